@@ -171,8 +171,8 @@ def encode_plain(record: AnyRecord) -> bytes | None:
 
 def build_line(body: bytes, kind: str, seq: int) -> bytes:
     """Return the line (without newline) of an encoded record: seq, version and crc added."""
-    prefix = _BODY_PREFIXES.get(kind) or _body_prefix(kind)
-    line = b'%b,"schemaVersion":%d,"seq":%d' % (prefix, SCHEMA_VERSION, seq) + body[len(prefix) : -1]
+    start, template = _LINE_STARTS.get(kind) or _line_start(kind)
+    line = template % seq + body[start:-1]
     return line + b',"crc":"%08x"}' % crc32(line)
 
 
@@ -464,11 +464,12 @@ def _convert(data: dict[str, Any]) -> KnownRecord:
     return empty
 
 
-def _body_prefix(kind: str) -> bytes:
-    """Return the first bytes of the body of every record of a kind."""
-    return b'{"recordType":%b' % _encoder.encode(kind)
+def _line_start(kind: str) -> tuple[int, bytes]:
+    """Return the length of the beginning of every body of a kind, and what a line has in its place, for `%`."""
+    prefix = b'{"recordType":%b' % _encoder.encode(kind)
+    return len(prefix), prefix.replace(b"%", b"%%") + b',"schemaVersion":%d,"seq":%%d' % SCHEMA_VERSION
 
 
 _KINDS = frozenset(kind.record_type for kind in KnownRecord.__args__)
-_BODY_PREFIXES = {kind: _body_prefix(kind) for kind in _KINDS}
+_LINE_STARTS = {kind: _line_start(kind) for kind in _KINDS}
 _FIELDS = frozenset({"recordType", "crc"}).union(*(kind.__struct_encode_fields__ for kind in KnownRecord.__args__))

@@ -260,7 +260,7 @@ class LogWriter:
     # --- retries and conditions
 
     def _find_retried(self, call: AppendCall) -> dict[int, AnyRecord]:
-        if self._ids is not None and not any(item.record.id in self._ids for item in call.prepared):
+        if self._ids is not None and self._ids.keys().isdisjoint([item.record.id for item in call.prepared]):
             return {}  # new ids, as usual: the log need not be opened
         with (
             disk.map_errors(f"reading session {self.session}", session=self.session),

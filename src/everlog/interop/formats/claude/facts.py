@@ -159,7 +159,8 @@ class FactsFold:
         else:  # one for each result, and one for the remainder
             results = 0
             for block in content:
-                results += block.type == "tool_result"
+                if block.type == "tool_result":
+                    results += 1
             self._messages += results + (results < len(content) or not content)
         if isinstance(record.timestamp, str):
             self._last = record.timestamp

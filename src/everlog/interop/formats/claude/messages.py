@@ -68,8 +68,10 @@ def _is_by_program(record: Record, content: Content) -> bool:
     """Return whether Claude Code wrote a user record, and the user no word of it."""
     if record.isMeta or record.isCompactSummary:
         return True
-    blocks = content.blocks
-    return bool(blocks) and all(type(block) is Text and is_inserted(block.text) for block in blocks)
+    for block in content.blocks:
+        if type(block) is not Text or not is_inserted(block.text):
+            return False
+    return bool(content.blocks)
 
 
 class Boundary(msgspec.Struct, frozen=True, rename={"tokens_before": "before", "first_kept": "kept"}):

@@ -388,12 +388,12 @@ class TranscriptReader(SessionReader):
 
 def _with_line(message: Message, place: _Place, *, is_exact: bool) -> Message:
     """Return a message that preserves its line, without the content if our blocks are exact."""
-    preserved = place.preserved
-    if not is_exact or preserved is not place.value:
-        return with_key(message, NAME, preserved, is_shallow=True)  # `iter_entries` checked the depth
-    fields = preserved["message"]
+    value, row = place.value, place.row
+    if not is_exact or value is None or not (row is None or row.exact):
+        return with_key(message, NAME, place.preserved, is_shallow=True)  # `iter_entries` checked the depth
+    fields = value["message"]
     content = fields["content"]
     fields["content"] = "" if isinstance(content, str) else None  # for a string and for a list
-    made = with_key(message, NAME, preserved, is_shallow=True)
+    made = with_key(message, NAME, value, is_shallow=True)
     fields["content"] = content
     return made
