@@ -84,8 +84,8 @@ class _Place(msgspec.Struct, gc=False):
     @property
     def link(self) -> Link:
         """The link of a chain record."""
-        messages = self.messages
-        return link_of(self.record, messages[0].content if messages else None, is_error=self.is_error)
+        first = self.items[0] if self.items else None
+        return link_of(self.record, first.content if isinstance(first, Message) else None, is_error=self.is_error)
 
     @property
     def preserved(self) -> dict[str, Any]:
