@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from hashlib import sha256
 from typing import Any
+from zlib import crc32
 
 import msgspec
 from msgspec.structs import replace
@@ -12,13 +13,14 @@ from msgspec.structs import replace
 from everlog.errors import StoreFullError
 from everlog.interop.formats.foreign_format import ForeignFormat
 from everlog.interop.formats.format_types import DERIVED_KEY, HiddenMessages, Item, Summary, derive_id, extra_field
-from everlog.log.line_codec import crc_matches, from_object
+from everlog.log.line_codec import from_object
 from everlog.model import AnyRecord, Compaction, Damaged, Event, Message, Meta, Tombstone
 from everlog.ports import RawReadable, Store
 
 BATCH_BYTES = 4_000_000  # of one write, about
 BATCH = 500  # records of one write
 _RECORDS = (Message, Event, Meta)
+_END = slice(-18, None)  # of a line: its crc
 TOO_LARGE = "import.too_large"  # event in place of a record that is too large for a line
 
 
@@ -30,6 +32,10 @@ def hide_before_summaries(session_id: str, items: Sequence[Item]) -> Iterator[It
     hidden = {
         hidden_id for item in items if isinstance(item, HiddenMessages) and not item.extra for hidden_id in item.ids
     }
+    if not hidden:  # restore what an earlier import hid
+        yield from items
+        yield HiddenMessages(id=derive_id(session_id, f"nothing is hidden in {len(items)}"), ids=())
+        return
     hidden_so_far: list[str] = []
     for item in items:
         if isinstance(item, Summary) and hidden_so_far:
@@ -39,9 +45,6 @@ def hide_before_summaries(session_id: str, items: Sequence[Item]) -> Iterator[It
         if item.id in hidden:
             hidden_so_far.append(item.id)
         yield item
-    if not hidden:  # restore what an earlier import hid
-        item_id = derive_id(session_id, f"nothing is hidden in {len(items)}")
-        yield HiddenMessages(id=item_id, ids=())
 
 
 class _HiddenEarly(HiddenMessages, frozen=True, kw_only=True):
@@ -64,7 +67,6 @@ class ImportTarget:
         self._store = store
         self._format = format
         self.seqs: dict[str, int] = {}  # of the source's records, by their ids there
-        self._record_ids: dict[str, str] = {}  # of records whose id in the source was taken
         self._last_seq = 0
         self._hidden: set[int] = set()  # by an earlier import: messages on abandoned branches
         self._messages: list[tuple[str, int]] = []  # fingerprint and seq of each stored message
@@ -79,7 +81,8 @@ class ImportTarget:
                 self._note(entry)
         self._taken_ids = set(self.seqs)
         self._start_seq = self._last_seq
-        self._written: dict[bytes, tuple[int, str]] = {}  # key of a line → seq and id of its record
+        self._written: dict[int, bytes] = {}  # seq → the end of its line, with the crc that stands for all bytes
+        self._crc = 0  # of all lines that were written
         self._batch: list[AnyRecord] = []
         self._size = 0
         self.problems: list[str] = []
@@ -109,6 +112,8 @@ class ImportTarget:
         program drops lines at its start, the beginning must be among the stored messages.
         """
         assert self._format is not None
+        if not self._last_seq:  # nothing is stored yet
+            return True
         fingerprint, is_rewritten = self._format.fingerprint, self._format.IS_REWRITTEN
         messages = [item for item in items if isinstance(item, Message)]
         start = _find_overlap(
@@ -139,11 +144,11 @@ class ImportTarget:
             return
         seq = self._last_seq + len(self._batch) + 1
         if record.id in self._taken_ids:  # by another record: the program counts its lines anew
-            self._record_ids[item.id] = derive_id(record.id, seq)
+            new_id = derive_id(record.id, seq)
             record = (
-                replace(record, id=self._record_ids[item.id], line=b"")
+                replace(record, id=new_id)
                 if not record.line
-                else from_object({**msgspec.json.decode(record.line), "id": self._record_ids[item.id]})
+                else from_object({**msgspec.json.decode(record.line), "id": new_id})
             )
         self._batch.append(record)
         self.seqs[item.id] = seq
@@ -165,7 +170,8 @@ class ImportTarget:
     def _write(self, batch: list[AnyRecord]) -> None:
         stored = self._store.append(self.session, batch, expected_seq=self._last_seq)
         self._last_seq = stored[-1].seq
-        self._written |= {_line_key(record.line): (record.seq, record.id) for record in stored}
+        self._crc = crc32(b"\n".join([*(record.line for record in stored), b""]), self._crc)
+        self._written |= {record.seq: record.line[_END] for record in stored}
 
     def _write_or_replace(self, record: AnyRecord) -> None:
         try:
@@ -176,32 +182,29 @@ class ImportTarget:
             if isinstance(record, Message) and self._format is not None:
                 data["fingerprint"] = self._format.fingerprint(record)
             self._write([Event(kind=TOO_LARGE, data=data, id=derive_id(record.id, TOO_LARGE))])
+            del self._written[self._last_seq]
 
-    def count(self, items: Sequence[Item]) -> tuple[int, int]:
+    def count(self, items: Iterable[Item]) -> tuple[int, int]:
         """Read the session back; return how many items this run stored, and how many were there."""
-        new_ids = self._read_new_ids()
-        stored = present = 0
-        for item in items:
-            seq = self.seqs.get(item.id, 0)
-            stored += seq > self._start_seq and new_ids.get(self._record_ids.get(item.id, item.id)) == seq
-            present += 0 < seq <= self._start_seq
-        return stored, present
+        intact, earlier = self._read_back(), range(1, self._start_seq + 1)
+        seqs = [self.seqs.get(item.id, 0) for item in items]
+        return sum(map(intact.__contains__, seqs)), sum(map(earlier.__contains__, seqs))
 
-    def _read_new_ids(self) -> dict[str, int]:
-        """Read the records of this run back; return their ids and seqs.
+    def _read_back(self) -> Container[int]:
+        """Read the records of this run back; return the seqs of those that are as they were written.
 
         The store proved that the lines it wrote are readable: it is enough to find their bytes again.
         """
-        store = self._store.capability(RawReadable)
-        if store is None:
-            entries = self._store.read(self.session, after=self._start_seq)
-            return {entry.id: entry.seq for entry in entries if not isinstance(entry, Damaged)}
-        found = (
-            self._written.get(_line_key(line))
-            for line in store.raw_lines(self.session, after=self._start_seq)
-            if crc_matches(line)
-        )
-        return {record_id: seq for seq, record_id in filter(None, found)}
+        written, store = self._written, self._store.capability(RawReadable)
+        if store is not None:
+            crc = 0
+            for data in store.raw_lines(self.session, after=self._start_seq):
+                crc = crc32(data, crc)
+            if crc == self._crc:
+                return written
+        entries = self._store.read(self.session, after=self._start_seq)
+        readable = (entry for entry in entries if not isinstance(entry, Damaged))
+        return {entry.seq for entry in readable if written.get(entry.seq) == entry.line[_END]}
 
     def _record(self, item: Summary | HiddenMessages) -> AnyRecord | None:
         """Return the record of an item; None if it would change nothing."""
@@ -237,11 +240,6 @@ class ImportTarget:
 def _with_extra(record: Compaction | Tombstone, extra: dict[str, Any]) -> AnyRecord:
     """Return the record with additional keys."""
     return from_object({**msgspec.to_builtins(record), **extra}) if extra else record
-
-
-def _line_key(line: bytes) -> bytes:
-    """Return what only one line of a session has: its seq and its crc, which stands for its bytes."""
-    return line[:80] + line[-18:]
 
 
 def _digest(event: Event) -> str:

@@ -17,14 +17,7 @@ from msgspec.structs import replace
 from everlog.errors import EverlogError, FormatError
 from everlog.ids import is_name
 from everlog.interop.formats.foreign_format import ForeignFormat
-from everlog.interop.formats.format_types import (
-    DamagedBytes,
-    ForeignSession,
-    HiddenMessages,
-    Item,
-    ListingScan,
-    derive_id,
-)
+from everlog.interop.formats.format_types import DamagedBytes, ForeignSession, HiddenMessages, ListingScan, derive_id
 from everlog.interop.import_target import ImportTarget, hide_before_summaries
 from everlog.interop.transcript_sources import FileSource, detect_format, explain_file
 from everlog.model import SETTABLE, Meta
@@ -91,15 +84,15 @@ def import_session(
         extra["parent"] = {**extra.get("parent", {}), "id": parent}
     if extra:
         target.add(Meta(set=extra, id=derive_id(source.session_id, repr(sorted(extra.items())))))
-    # An older copy says nothing about which branch the session is on by now.
-    items = [item for item in source.items if not target.is_beginning or _is_record(item)]
-    for item in items if target.is_beginning else hide_before_summaries(source.session_id, items):
+    items = source.items
+    # Not that a branch was left, which follows from others; an older copy does not say which one it is by now.
+    records = [item for item in items if not isinstance(item, HiddenMessages) or item.extra]
+    for item in records if target.is_beginning else hide_before_summaries(source.session_id, items):
         target.add(item)
     target.flush()
     # A title that the program has changed since is taken over, unless somebody gave another one here.
     if title and before.title != title and before.title in (None, "", before.extra.get(PROGRAM_TITLE)):
         store.update(session, {"name": title})
-    records = list(filter(_is_record, source.items))
     stored, already_there = target.count(records)
     return ImportResult(
         path=source.session_id,
@@ -113,11 +106,6 @@ def import_session(
         differs_from=first if first != session else None,
         children=tuple(import_session(store, format, child, session) for child in source.children),
     )
-
-
-def _is_record(item: Item) -> bool:
-    """Return whether an item is a record of the file; that a branch was left follows from others."""
-    return not isinstance(item, HiddenMessages) or bool(item.extra)
 
 
 def _describe_damage(damage: DamagedBytes) -> str:

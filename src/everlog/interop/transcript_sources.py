@@ -21,7 +21,7 @@ from everlog.ports import SkippedFile
 
 ENDINGS = (".jsonl", ".json")
 MAX_ANCESTORS = 5  # folders above a transcript in which a file of its program is looked for
-CHUNK = 1 << 20
+CHUNK, LONGEST_CHUNK = 1 << 16, 1 << 20
 
 
 class FileSource:
@@ -50,7 +50,7 @@ class FileSource:
         """Yield the lines of one file. A line above MAX_LINE_BYTES is cut off."""
         with (self.path.parent / path).open("rb") as file:
             remainder, start = b"", 0
-            while chunk := file.read(CHUNK):
+            while chunk := file.read(min(max(CHUNK, len(remainder)), LONGEST_CHUNK)):
                 lines = scan.split(remainder + chunk)
                 remainder = lines.pop()
                 for line in lines:

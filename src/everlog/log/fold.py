@@ -113,7 +113,7 @@ class MetadataFold:
                 self._base = replace(self._base, model=record.model)
             if record.run_id:
                 self._base = replace(_remove_waiting(self._base, record.id), run=record.run_id)
-            if self.message_count > self._copied_messages:
+            if record.role != "toolResult" and self.message_count > self._copied_messages:
                 self._add_usage(record)
         elif isinstance(record, Meta):
             self._base = apply_changes(self._base, record.set)
@@ -153,11 +153,9 @@ class MetadataFold:
             self._base = base if base.model_chosen else replace(base, model="")
 
     def _add_usage(self, message: Message) -> None:
-        role, base, usage = message.role, self._base, self._usage
-        if role == "toolResult":
-            return
+        base, usage = self._base, self._usage
         day = usage.day(message.timestamp, base.created_at)
-        if role == "assistant":
+        if message.role == "assistant":
             usage.add_message(message, day, message.model or base.model)
         elif message.run_id or base.run is None:  # else it belongs to the running turn
             usage.begin_exchange(day, base.model)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, NamedTuple, TypeVar, get_args
 from zlib import crc32
 
@@ -33,6 +34,9 @@ from everlog.model import (
 
 # Deeper values could be written here and then fail to decode under a deeper call stack.
 MAX_DEPTH = 200
+# Of a line that `with_key` made. JSON allows it, and no line of a file contains a newline.
+SEAL = b"\n\t\n"
+_SEALED_END = b"}" + SEAL
 
 
 def encode_other_block(value: object) -> Any:
@@ -61,28 +65,29 @@ class DecodedLine(NamedTuple):
 # --- writing --------------------------------------------------------------------------------
 
 
-class _SplicedJson(bytes):
-    """The JSON of a record in the form that `_encode` returns, not too deep; only `with_key` creates it.
-
-    The record that has it as its line may have been changed since; a record that is decoded
-    from it is one that a store can hold.
-    """
-
-    __slots__ = ()
-
-
 def with_key(record: _Kind, key: str, value: Any, *, is_shallow: bool = False) -> _Kind:
     """Return a record with one more, foreign key, in the form in which a store writes it.
 
     Record and value must hold only parsed JSON or text: no objects that encode as other JSON.
     `is_shallow`: the caller knows that the record will have at most MAX_DEPTH levels.
+
+    Its line is sealed, so that `read_back` knows that the JSON is in the form that `_encode` returns,
+    and not too deep.
     """
-    body = _encoder.encode(without_position(record))
-    line = b'%b,"%b":%b}' % (body[:-1], key.encode(), _encoder.encode(value))
-    # Otherwise a store would write it in another form: under a native key, or with escapes.
-    is_own_form = key.isidentifier() and key.isascii() and key not in _FIELDS
-    is_writable = is_own_form and (is_shallow or not is_too_deep(line))
-    return replace(record, line=_SplicedJson(line) if is_writable else line)
+    name, is_own_form = _encode_key(key)
+    line = b"".join((_encoder.encode(without_position(record))[:-1], name, _encoder.encode(value), _SEALED_END))
+    if not is_own_form or (not is_shallow and is_too_deep(line)):
+        line = line.removesuffix(SEAL)
+    return replace(record, line=line)
+
+
+@cache
+def _encode_key(key: str) -> tuple[bytes, bool]:
+    """Return a key as it follows other keys, and whether a store would write it in this form.
+
+    It would write it differently if the key is native, or needs escapes.
+    """
+    return b',"%b":' % key.encode(), key.isidentifier() and key.isascii() and key not in _FIELDS
 
 
 def read_back(record: AnyRecord) -> KnownRecord | None:
@@ -91,7 +96,7 @@ def read_back(record: AnyRecord) -> KnownRecord | None:
     None if it was not made so, was changed since or cannot be written: use `encode` then.
     """
     line = record.line
-    if type(line) is not _SplicedJson:
+    if line[-len(SEAL) :] != SEAL:
         return None
     try:
         decoded: KnownRecord = _decoder.decode(line)
@@ -166,10 +171,9 @@ def encode_plain(record: AnyRecord) -> bytes | None:
 
 def build_line(body: bytes, kind: str, seq: int) -> bytes:
     """Return the line (without newline) of an encoded record: seq, version and crc added."""
-    prefix = _BODY_PREFIXES.get(kind) or _body_prefix(kind)
-    end = body[len(prefix) : -1]
-    line = b'%b,"schemaVersion":%d,"seq":%d%b' % (prefix, SCHEMA_VERSION, seq, end)
-    return b'%b,"crc":"%08x"}' % (line, crc32(line))
+    start, template = _LINE_STARTS.get(kind) or _line_start(kind)
+    line = template % seq + body[start:-1]
+    return line + b',"crc":"%08x"}' % crc32(line)
 
 
 def as_stored(record: AnyRecord, seq: int, line: bytes, *, plain: bool) -> AnyRecord:
@@ -332,7 +336,8 @@ _TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
 
 def is_too_deep(body: bytes, limit: int = MAX_DEPTH) -> bool:
     """Return whether JSON, valid or not, is nested deeper than `limit` levels."""
-    if body.count(b"[") + body.count(b"{") <= limit:
+    # `count` looks at each byte, `replace` searches by memchr.
+    if 2 * len(body) - len(body.replace(b"[", b"")) - len(body.replace(b"{", b"")) <= limit:
         return False
     depth = 0
     for token in _TOKENS.finditer(body):
@@ -459,11 +464,12 @@ def _convert(data: dict[str, Any]) -> KnownRecord:
     return empty
 
 
-def _body_prefix(kind: str) -> bytes:
-    """Return the first bytes of the body of every record of a kind."""
-    return b'{"recordType":%b' % _encoder.encode(kind)
+def _line_start(kind: str) -> tuple[int, bytes]:
+    """Return the length of the beginning of every body of a kind, and what a line has in its place, for `%`."""
+    prefix = b'{"recordType":%b' % _encoder.encode(kind)
+    return len(prefix), prefix.replace(b"%", b"%%") + b',"schemaVersion":%d,"seq":%%d' % SCHEMA_VERSION
 
 
 _KINDS = frozenset(kind.record_type for kind in KnownRecord.__args__)
-_BODY_PREFIXES = {kind: _body_prefix(kind) for kind in _KINDS}
+_LINE_STARTS = {kind: _line_start(kind) for kind in _KINDS}
 _FIELDS = frozenset({"recordType", "crc"}).union(*(kind.__struct_encode_fields__ for kind in KnownRecord.__args__))

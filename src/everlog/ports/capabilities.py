@@ -101,9 +101,9 @@ class RawReadable(Protocol):
     """A store that can return its lines without decoding them."""
 
     def raw_lines(self, session: str, *, after: int = 0) -> Iterator[bytes]:
-        """Iterate over the bytes of the lines above a seq, and perhaps a few before; damaged ones too.
+        """Iterate over the bytes of the lines above a seq, damaged ones too, in pieces of any length.
 
-        They are read from where they are stored. A line that is too long to be read is left out.
+        They are read from where they are stored. Nothing is returned if the first line is not found.
         """
         ...
 

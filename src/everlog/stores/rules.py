@@ -24,6 +24,7 @@ from everlog.errors import ConflictError, FormatError, InvalidIdError, NotFoundE
 from everlog.ids import is_name, is_ulid
 from everlog.log.fold import MetadataFold, apply_changes, from_builtins, settable_fields
 from everlog.log.line_codec import (
+    SEAL,
     build_line,
     encode,
     encode_and_read_back,
@@ -68,7 +69,7 @@ def prepare_records(
         if record.line and caller_id and record.timestamp:
             unchanged = read_back(record)
             if unchanged is not None:
-                prepared.append(PreparedRecord(unchanged, unchanged.line, True, True))
+                prepared.append(PreparedRecord(unchanged, unchanged.line[: -len(SEAL)], True, True))
                 continue
         copy = replace(  # always a copy: it gets its seq when it is stored
             record,

@@ -187,7 +187,7 @@ class FileStore(StoreVerbs, Reporting, Watchable, Sweepable, Measurable, RawRead
         return read_entries(self._open_log(session), after, limit)
 
     def raw_lines(self, session: str, *, after: int = 0) -> Iterator[bytes]:
-        """Yield the lines from about the one above a seq on, undecoded, lazily."""
+        """Yield the lines above a seq, undecoded, in pieces, lazily."""
         return read_raw(self._open_log(session), after)
 
     def tail(self, session: str) -> Iterator[Entry]:

@@ -106,10 +106,11 @@ class Root:
         Also existing ones: the process that created them may have been killed before it synced
         them, and acknowledged records in them must not vanish with them.
         """
-        if self._is_synced or not self._durable:
+        if self._is_synced:
             return
+        parents = (self.path, *self.path.absolute().parents) if self._durable else ()
         with map_errors(f"syncing {self.path}"):
-            for path in (self.path, *self.path.absolute().parents):
+            for path in parents:
                 try:
                     with self._open_path(path) as descriptor:
                         sync_directory(descriptor)

@@ -17,6 +17,8 @@ from everlog.log.parts import part_name, part_number
 from everlog.model import MARKERS, AnyRecord, Damaged, Entry, Meta
 from everlog.stores.file.disk import map_errors, open_file
 
+_PIECE = 1 << 18
+
 
 def part_numbers(directory: int) -> list[int]:
     """Return the numbers of the parts in a session's directory."""
@@ -226,14 +228,14 @@ def read_entries(log: LogReader, after: int, limit: int | None) -> Iterator[Entr
 
 
 def read_raw(log: LogReader, after: int) -> Iterator[bytes]:
-    """Yield the lines from about the one above a seq on, undecoded; closes the log at the end."""
+    """Yield the bytes of the records above a seq, in pieces; closes the log at the end."""
     with map_errors("reading a session"), log:
-        number, offset = log.seek(after + 1)
+        number, offset, _ = log.locate(after + 1) or (log.last_part + 1, 0, 0)
         for current in (n for n in log.numbers if n >= number):
             part = log.part(current)
-            for _, _, line in scan.forward(part.pread, offset, part.size):
-                if line is not None:
-                    yield line
+            while data := part.pread(min(_PIECE, part.size - offset), offset):
+                yield data
+                offset += len(data)
             offset = 0
 
 

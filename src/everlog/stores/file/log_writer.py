@@ -208,7 +208,7 @@ class LogWriter:
                     if isinstance(entry, Damaged):
                         self._fold.skip_damaged()
                     else:
-                        self._add_record(entry)
+                        self._add_records([entry])
             self._earlier_bytes = sum(log.part(n).size for n in log.numbers if n != last)
             self.part, self._size = last, size
 
@@ -242,24 +242,25 @@ class LogWriter:
             disk.sync_directory(self.directory)
         return name
 
-    def _add_record(self, record: AnyRecord) -> None:
-        self._fold.add(record)
-        if type(record) is Message:  # most records are, and need none of the checks
-            pass
-        elif isinstance(record, MARKERS):
-            self._last_marker = record.seq
-        elif isinstance(record, Event) and record.kind == "turn_end":
-            self.save_due = True
-        if self._ids is not None and record.id:
-            self._ids[record.id] = record.seq
+    def _add_records(self, records: Sequence[AnyRecord]) -> None:
+        for record in records:
+            self._fold.add(record)
+            if type(record) is Message:  # most records are, and need none of the checks
+                continue
+            if isinstance(record, MARKERS):
+                self._last_marker = record.seq
+            elif isinstance(record, Event) and record.kind == "turn_end":
+                self.save_due = True
+        if self._ids is not None:
+            self._ids |= {record.id: record.seq for record in records if record.id}
             if len(self._ids) > 2 * RETRY_WINDOW:
-                low = record.seq - RETRY_WINDOW
+                low = self._fold.seq - RETRY_WINDOW
                 self._ids = {name: seq for name, seq in self._ids.items() if seq > low}
 
     # --- retries and conditions
 
     def _find_retried(self, call: AppendCall) -> dict[int, AnyRecord]:
-        if self._ids is not None and not any(item.record.id in self._ids for item in call.prepared):
+        if self._ids is not None and self._ids.keys().isdisjoint([item.record.id for item in call.prepared]):
             return {}  # new ids, as usual: the log need not be opened
         with (
             disk.map_errors(f"reading session {self.session}", session=self.session),
@@ -282,14 +283,13 @@ class LogWriter:
     # --- writing
 
     def _commit(self, records: Sequence[PreparedRecord]) -> list[AnyRecord]:
-        next_seq = seq = self._fold.seq
+        first_seq = self._fold.seq + 1
         size, earlier_bytes, limits = self._size, self._earlier_bytes, self._settings
         is_empty = size + earlier_bytes == 0
         lines = [rules.birth_line(self._fold)] if is_empty else []
-        for item in records:
-            seq += 1
+        for seq, item in enumerate(records, first_seq):
             lines.append(line_codec.build_line(item.body, item.record.record_type, seq))
-        data = b"%b\n" % b"\n".join(lines)
+        data = _join_lines(lines)
         total = earlier_bytes + size + len(data)
         if len(data) > limits.line_bytes or total > limits.total_bytes:  # a cheap check first
             rules.check_limits(self.session, lines, records, earlier_bytes + size, limits)
@@ -304,15 +304,11 @@ class LogWriter:
             assert birth is not None
             self._fold.add(birth)
             self._has_birth_record = True
-        stored = []
-        for item, line in zip(records, lines, strict=True):
-            next_seq += 1
-            record = line_codec.as_stored(item.record, next_seq, line, plain=item.plain)
-            if self._ids is None and isinstance(record, Message):
-                self._fold.add(record)
-            else:
-                self._add_record(record)
-            stored.append(record)
+        stored = [
+            line_codec.as_stored(item.record, seq, line, plain=item.plain)
+            for seq, (item, line) in enumerate(zip(records, lines, strict=True), first_seq)
+        ]
+        self._add_records(stored)
         return stored
 
     def _write_across_parts(self, lines: list[bytes], current: LogTail) -> None:
@@ -440,4 +436,4 @@ class SessionDeletedError(Exception):
 
 
 def _join_lines(lines: list[bytes]) -> bytes:
-    return b"%b\n" % b"\n".join(lines)
+    return b"\n".join((*lines, b""))

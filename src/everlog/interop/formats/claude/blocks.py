@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import msgspec
 
 from everlog.model import AnyBlock, File, Image, OtherBlock, Text, Thinking, ToolCall
 
@@ -20,7 +22,7 @@ ParsedBlock = tuple[AnyBlock, bool]  # a block, and whether it is exact
 LoadText = Callable[[str], str | None]  # reads a large result by file name
 
 
-class ToolResult(NamedTuple):
+class ToolResult(msgspec.Struct, frozen=True, gc=False):
     """The result of one tool call."""
 
     call_id: str
@@ -28,12 +30,77 @@ class ToolResult(NamedTuple):
     is_error: bool | None
 
 
-class Content(NamedTuple):
+class Content(msgspec.Struct, frozen=True, gc=False):
     """The content of one message."""
 
-    results: list[ToolResult]
-    blocks: list[AnyBlock]
+    results: Sequence[ToolResult]
+    blocks: tuple[AnyBlock, ...]
     exact: bool
+
+
+# --- Claude Code's blocks -------------------------------------------------------------------
+
+_Absent = msgspec.UnsetType
+
+
+class TextBlock(msgspec.Struct, tag="text", forbid_unknown_fields=True, gc=False):
+    """A text in its usual form."""
+
+    type: ClassVar[str] = "text"
+    text: str
+
+
+class ThinkingBlock(msgspec.Struct, tag="thinking", forbid_unknown_fields=True, gc=False):
+    """Reasoning in its usual form."""
+
+    type: ClassVar[str] = "thinking"
+    thinking: str
+    signature: str | _Absent = msgspec.UNSET
+
+
+class ToolUseBlock(msgspec.Struct, tag="tool_use", forbid_unknown_fields=True, gc=False):
+    """A tool call in its usual form."""
+
+    type: ClassVar[str] = "tool_use"
+    id: str
+    name: str
+    input: dict[str, Any]
+    caller: Any = msgspec.UNSET
+
+
+class ToolResultBlock(msgspec.Struct, tag="tool_result", forbid_unknown_fields=True, gc=False):
+    """The result of a tool call in its usual form."""
+
+    type: ClassVar[str] = "tool_result"
+    tool_use_id: str
+    content: str
+    is_error: bool | _Absent = msgspec.UNSET
+
+
+class UnusualBlock(msgspec.Struct, gc=False):
+    """A block of another type or form, or something else in its place."""
+
+    type: Any
+    data: Any
+
+
+UsualBlock = TextBlock | ThinkingBlock | ToolUseBlock | ToolResultBlock
+ClaudeBlock = UsualBlock | UnusualBlock
+
+
+def typed_content(content: object) -> str | tuple[Any, ...] | None:
+    """Return the content of a message with its blocks as structs; None if it is unreadable."""
+    if type(content) is list:
+        return tuple(map(_typed_block, content))
+    return content if type(content) is str else None
+
+
+def _typed_block(data: Any) -> ClaudeBlock:
+    try:
+        block: UsualBlock = msgspec.convert(data, UsualBlock)
+        return block
+    except msgspec.ValidationError:
+        return UnusualBlock(data.get("type") if type(data) is dict else None, data)
 
 
 def saved_file_name(text: str) -> str | None:
@@ -45,41 +112,53 @@ def saved_file_name(text: str) -> str | None:
 # --- reading --------------------------------------------------------------------------------
 
 
-def read_content(content: str | Sequence[Any], load_text: LoadText) -> Content:
-    """Return the blocks of message content."""
+def read_content(content: str | Sequence[ClaudeBlock], load_text: LoadText) -> Content:
+    """Return the blocks of message content, as `typed_content` returns it."""
     if isinstance(content, str):
-        return Content([], [Text(content)], True)
+        return Content((), (Text(content),), True)
     results: list[ToolResult] = []
     blocks: list[AnyBlock] = []
     exact = True
-    for data in content:
-        if isinstance(data, dict) and data.get("type") == "tool_result":
-            result, is_exact = _read_result(data, load_text)
+    for block in content:
+        if isinstance(block, TextBlock):
+            blocks.append(Text(block.text))
+        elif isinstance(block, ToolUseBlock):
+            blocks.append(ToolCall(block.id, block.name, block.input))
+            exact = exact and block.caller is msgspec.UNSET
+        elif isinstance(block, ThinkingBlock):
+            blocks.append(Thinking(block.thinking, None if block.signature is msgspec.UNSET else block.signature))
+        elif isinstance(block, ToolResultBlock) or block.type == "tool_result":
+            result, is_exact = _read_result(block, load_text)
             results.append(result)
             exact = exact and is_exact and not blocks
         else:
-            block, is_exact = _read_block(data)
-            blocks.append(block)
+            parsed, is_exact = _read_block(block.data)
+            blocks.append(parsed)
             exact = exact and is_exact
-    return Content(results, blocks, exact)
+    return Content(results, tuple(blocks), exact)
 
 
-def _read_result(data: Mapping[str, Any], load_text: LoadText) -> tuple[ToolResult, bool]:
-    call_id, content, is_error = data.get("tool_use_id"), data.get("content"), data.get("is_error")
-    exact = isinstance(call_id, str) and len(data) == 3 + (type(is_error) is bool)
+def _read_result(block: ToolResultBlock | UnusualBlock, load_text: LoadText) -> tuple[ToolResult, bool]:
+    call_id: Any
+    if isinstance(block, ToolResultBlock):
+        call_id, content, is_error, exact = block.tool_use_id, block.content, block.is_error, True
+    else:
+        data = block.data
+        call_id, content, is_error = data.get("tool_use_id"), data.get("content"), data.get("is_error")
+        exact = isinstance(call_id, str) and len(data) == 3 + (type(is_error) is bool)
     blocks: list[AnyBlock] = []
     if isinstance(content, str):
         blocks.append(Text(content))
     elif isinstance(content, list):
         exact = exact and not (len(content) == 1 and _is_text(content[0]))
         for inner in content:
-            block, block_exact = _read_block(inner)
-            blocks.append(block)
+            inner_block, block_exact = _read_block(inner)
+            blocks.append(inner_block)
             exact = exact and block_exact
     else:
         exact = False
-    for index, block in enumerate(blocks):
-        name = saved_file_name(block.text) if isinstance(block, Text) else None
+    for index, inner_block in enumerate(blocks):
+        name = saved_file_name(inner_block.text) if isinstance(inner_block, Text) else None
         full = load_text(name) if name else None
         if full is not None:
             blocks[index] = Text(full)

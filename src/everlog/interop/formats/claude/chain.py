@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from everlog.interop.formats.claude.records import JsonObject, Link
+from everlog.interop.formats.claude.records import MESSAGE_TYPES, JsonObject, Link, Record
 
 
 class Gap(NamedTuple):
@@ -31,21 +31,27 @@ class Conversation(NamedTuple):
     is_subagent: bool  # a subagent's transcript: all of it is a visible side chain
 
 
+def follow_straight(chain: Sequence[Record]) -> Conversation | None:
+    """Return the conversation if each record follows the one before it; None if not."""
+    leaf = previous = None
+    for record in chain:
+        if record.parentUuid != previous or record.isSidechain or record.teamName:
+            return None
+        previous = record.uuid
+        if record.type in MESSAGE_TYPES:
+            leaf = previous
+    visible = frozenset([record.uuid for record in chain])
+    if leaf is None or len(visible) < len(chain):
+        return None
+    return Conversation(visible, leaf, (), is_subagent=False)
+
+
 def find_conversation(chain: Iterable[Link]) -> Conversation:
     """Return the conversation in the chain records of a file, given in file order."""
     records: dict[str, Link] = {}
-    is_straight, leaf, previous = True, None, None
     for link in chain:
-        uuid = link.uuid
-        if is_straight:
-            is_straight = link.parent == previous and uuid not in records and not (link.is_side or link.is_team)
-            previous = uuid
-            if link.is_message:
-                leaf = uuid
-        records.pop(uuid, None)  # the last occurrence wins, at its own position
-        records[uuid] = link
-    if is_straight and leaf is not None:  # each record follows the one before it: nothing to search
-        return Conversation(frozenset(records), leaf, (), is_subagent=False)
+        records.pop(link.uuid, None)  # the last occurrence wins, at its own position
+        records[link.uuid] = link
     messages = [link for link in records.values() if link.is_message]
     is_subagent = bool(messages) and all(link.is_side for link in messages)
     walk = _ChainWalk(records, is_subagent)

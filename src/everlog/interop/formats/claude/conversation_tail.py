@@ -18,10 +18,12 @@ from everlog.interop.formats.claude.messages import Boundary, UsageCounts, count
 from everlog.interop.formats.claude.records import (
     MESSAGE_TYPES,
     JsonObject,
+    Record,
     block_values,
     content_blocks,
     content_of,
     is_api_error,
+    record_of,
     response_id_of,
 )
 from everlog.model import Usage
@@ -177,9 +179,9 @@ class ConversationTail(msgspec.Struct, omit_defaults=True, rename=_ENCODED_NAMES
         """Return whether a record has only so many results, of calls of this agent."""
         return len(content_of(value) or ()) == result_count and (value.get("agentId") or "") == self.agent_id
 
-    def count_usage(self, value: JsonObject) -> Usage | None:
+    def count_usage(self, record: Record) -> Usage | None:
         """Return what a record adds to the usage of its response."""
-        increment = count_usage(value, self.usage_counts)
+        increment = count_usage(record, self.usage_counts)
         if len(self.usage_counts) > 1:
             del self.usage_counts[next(iter(self.usage_counts))]  # of an earlier response
         return increment
@@ -216,7 +218,7 @@ def replay_end(values: Sequence[JsonObject], conversation: Conversation) -> Conv
             if not position and value["type"] in MESSAGE_TYPES:
                 value = {**value, "parentUuid": None}  # it does not matter here
             if tail.add(value):
-                tail.count_usage(value)
+                tail.count_usage(record_of(value))
         if conversation.leaf is None or tail.has(conversation.leaf):
             break
     else:

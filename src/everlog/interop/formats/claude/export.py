@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from everlog.interop.formats.claude.append import encode_answers
-from everlog.interop.formats.claude.blocks import ToolResult, read_content, saved_file_name, write_content
+from everlog.interop.formats.claude.blocks import (
+    ToolResult,
+    read_content,
+    saved_file_name,
+    typed_content,
+    write_content,
+)
 from everlog.interop.formats.claude.entry_builder import is_uuid
 from everlog.interop.formats.claude.reader import NAME
 from everlog.interop.formats.claude.records import is_chain_record
@@ -149,7 +155,7 @@ class ClaudeExport(SessionExport):
         content = value["message"]["content"]
         if item.role != "toolResult" or isinstance(content, str):
             return
-        for result in read_content(content, lambda _: None).results:
+        for result in read_content(typed_content(content) or (), lambda _: None).results:
             preview = "\n".join(getattr(block, "text", "") for block in result.content)
             name = saved_file_name(preview) if result.call_id == item.tool_call_id else None
             if name and item.text != preview:

@@ -13,9 +13,11 @@ import msgspec
 from everlog.interop.formats.claude.records import (
     MESSAGE_TYPES,
     SYNTHETIC_MODEL,
+    ConversationMessage,
     JsonObject,
     ListedMessage,
     ListedRecord,
+    Record,
     is_api_error,
 )
 from everlog.interop.formats.claude.session_titles import TITLE_KEYS, Titles
@@ -114,11 +116,11 @@ class FactsFold:
         state: TailState = msgspec.to_builtins(msgspec.structs.replace(self._state, counted=counted))
         return state
 
-    def add(self, record: ListedRecord, source: bytes | JsonObject) -> None:
+    def add(self, record: ListedRecord | Record, source: bytes | JsonObject) -> None:
         """Add the next record; `source` is all of it, or its line."""
-        kind, timestamp, session, state = record.type, record.timestamp, record.sessionId, self._state
-        if not self._created and isinstance(timestamp, str):
-            self._created = timestamp
+        kind, session, state = record.type, record.sessionId, self._state
+        if not self._created and isinstance(record.timestamp, str):
+            self._created = record.timestamp
         if not self._cwd and isinstance(record.cwd, str):
             self._cwd = record.cwd
         if session != self._session and isinstance(session, str) and (session == self._stem or not self._session):
@@ -146,7 +148,9 @@ class FactsFold:
             self._state.titles.prompt = self._state.titles.command = ""
         self._state.is_subagent = is_subagent
 
-    def _add_message(self, record: ListedRecord, message: ListedMessage, source: bytes | JsonObject) -> None:
+    def _add_message(
+        self, record: ListedRecord | Record, message: ListedMessage | ConversationMessage, source: bytes | JsonObject
+    ) -> None:
         content, model = message.content, message.model
         if content is None or record.teamName or record.isCompactSummary:
             return
@@ -161,7 +165,8 @@ class FactsFold:
         else:  # one for each result, and one for the remainder
             results = 0
             for block in content:
-                results += block.type == "tool_result"
+                if block.type == "tool_result":
+                    results += 1
             self._messages += results + (results < len(content) or not content)
         if isinstance(record.timestamp, str):
             self._last = record.timestamp

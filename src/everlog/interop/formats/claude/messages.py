@@ -5,24 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from everlog.interop.formats.claude.blocks import Content, LoadText, read_content
-from everlog.interop.formats.claude.records import JsonObject, content_of, is_inserted
+from everlog.interop.formats.claude.records import ConversationMessage, Record, is_inserted
 from everlog.interop.formats.format_types import Summary
 from everlog.log.usage_fold import parse_count
 from everlog.model import PROGRAM, Message, Text, ToolCall, Usage
 
 
 def messages_of(
-    value: JsonObject, content: Content, timestamp: str, tool_names: dict[str, str], usage: Usage | None
+    record: Record, content: Content, timestamp: str, tool_names: dict[str, str], usage: Usage | None
 ) -> list[Message]:
     """Return one message for each result in a record, and one for the remainder.
 
     Adds the calls in the record to `tool_names`.
     """
-    uuid, cwd = value["uuid"], value.get("cwd")
-    if not isinstance(cwd, str):
-        cwd = None
+    uuid, cwd, blocks = record.uuid, record.cwd if isinstance(record.cwd, str) else None, content.blocks
     messages: list[Message] = []
     for number, result in enumerate(content.results):
         messages.append(
@@ -37,12 +36,11 @@ def messages_of(
                 timestamp=timestamp,
             )
         )
-    if messages and not content.blocks:
+    if messages and not blocks:
         return messages
     message_id = f"{uuid}:{len(messages)}" if messages else uuid
-    blocks = tuple(content.blocks)
-    if value["type"] == "user":
-        sender = PROGRAM if _is_by_program(value, content) else "user"
+    if record.type == "user":
+        sender = PROGRAM if _is_by_program(record, content) else "user"
         messages.append(
             Message(id=message_id, role="user", content=blocks, sender=sender, cwd=cwd, timestamp=timestamp)
         )
@@ -50,14 +48,14 @@ def messages_of(
     for block in blocks:
         if type(block) is ToolCall:
             tool_names[block.id] = block.name
-    model, stop_reason = value["message"].get("model"), value["message"].get("stop_reason")
+    message = record.message or ConversationMessage()
     messages.append(
         Message(
             id=message_id,
             role="assistant",
             content=blocks,
-            model=model if isinstance(model, str) else None,
-            stop_reason=stop_reason if isinstance(stop_reason, str) else None,
+            model=message.model if isinstance(message.model, str) else None,
+            stop_reason=message.stop_reason if isinstance(message.stop_reason, str) else None,
             usage=usage,
             cwd=cwd,
             timestamp=timestamp,
@@ -66,12 +64,14 @@ def messages_of(
     return messages
 
 
-def _is_by_program(value: JsonObject, content: Content) -> bool:
+def _is_by_program(record: Record, content: Content) -> bool:
     """Return whether Claude Code wrote a user record, and the user no word of it."""
-    if value.get("isMeta") or value.get("isCompactSummary"):
+    if record.isMeta or record.isCompactSummary:
         return True
-    blocks = content.blocks
-    return bool(blocks) and all(type(block) is Text and is_inserted(block.text) for block in blocks)
+    for block in content.blocks:
+        if type(block) is not Text or not is_inserted(block.text):
+            return False
+    return bool(content.blocks)
 
 
 class Boundary(msgspec.Struct, frozen=True, rename={"tokens_before": "before", "first_kept": "kept"}):
@@ -82,14 +82,14 @@ class Boundary(msgspec.Struct, frozen=True, rename={"tokens_before": "before", "
     first_kept: str | None = None  # the first message that stays in the context
 
 
-def summary_of(value: JsonObject, load_text: LoadText, timestamp: str, boundary: Boundary) -> Summary | None:
+def summary_of(record: Record, load_text: LoadText, timestamp: str, boundary: Boundary) -> Summary | None:
     """Return the summary in a record; None if it is unreadable."""
-    content = content_of(value)
+    content = None if record.message is None else record.message.content
     if content is None:
         return None
     blocks = read_content(content, load_text).blocks
     return Summary(
-        id=value["uuid"],
+        id=record.uuid,
         text="\n".join(block.text for block in blocks if isinstance(block, Text)),
         first_kept=boundary.first_kept,
         tokens_before=boundary.tokens_before,
@@ -106,25 +106,20 @@ def read_boundary(uuid: str, details: Any, first_kept: str | None) -> Boundary:
 # --- usage ----------------------------------------------------------------------------------
 
 UsageCounts = tuple[int, int, int, int]  # input, output, cache read, cache write
-_COUNTS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 
 
-def count_usage(value: JsonObject, counts: dict[str, UsageCounts]) -> Usage | None:
+def count_usage(record: Record, counts: dict[str, UsageCounts]) -> Usage | None:
     """Return what a record adds to the usage of its response, and update `counts`.
 
     Every record of a response repeats its usage, and a later one may report more. The sum over them
     is the maximum that any of them reports, however the lines arrive.
     """
-    if value["type"] != "assistant":
+    message = record.message
+    if message is None or message.usage is None or record.type != "assistant":
         return None
-    message = value.get("message")
-    raw_usage = message.get("usage") if type(message) is dict else None
-    if type(raw_usage) is not dict:
-        return None
-    totals: Any = tuple(map(_token_count, map(raw_usage.get, _COUNTS)))
-    message_id = value["message"].get("id")
-    if message_id:
-        key = f"{message_id} {value.get('requestId')}"
+    totals: Any = astuple(message.usage)
+    if message.id:
+        key = f"{message.id} {record.requestId}"
         before = counts.get(key)
         if before is None:
             counts[key] = totals
@@ -136,9 +131,4 @@ def count_usage(value: JsonObject, counts: dict[str, UsageCounts]) -> Usage | No
             if not any(totals):
                 return None
     input_tokens, output_tokens, cache_read, cache_write = totals
-    total = input_tokens + output_tokens + cache_read + cache_write
-    return Usage(input_tokens, output_tokens, total, cache_read, cache_write)
-
-
-def _token_count(value: Any) -> int:
-    return value if type(value) is int and value > 0 else 0
+    return Usage(input_tokens, output_tokens, sum(totals), cache_read, cache_write)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypedDict, cast
+from typing import Annotated, Any, TypedDict, cast
 
 import msgspec
 
+from everlog.interop.formats.claude.blocks import UnusualBlock, UsualBlock, typed_content
 from everlog.interop.formats.format_types import MAX_LINE_BYTES, Line
 from everlog.interop.formats.jsonl import Row, is_too_deep, parse_records
 
@@ -46,12 +47,32 @@ class ListedMessage(msgspec.Struct, gc=False):
     model: Any = None
 
 
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class TokenCounts(msgspec.Struct, gc=False):
+    """The usage of a response, as far as it is counted."""
+
+    input_tokens: _Count = 0
+    output_tokens: _Count = 0
+    cache_read_input_tokens: _Count = 0
+    cache_creation_input_tokens: _Count = 0
+
+
+class ConversationMessage(msgspec.Struct, gc=False):
+    """What a conversation reads of a message."""
+
+    content: str | tuple[UsualBlock, ...] | None = None
+    model: Any = None
+    id: Any = None
+    stop_reason: Any = None
+    usage: TokenCounts | None = None
+
+
 # The keys that are read. Of any type: a wrong type in one must not cost the record.
 
 
-class ListedRecord(msgspec.Struct, gc=False):
-    """What a listing reads of a record."""
-
+class _Fields(msgspec.Struct, gc=False):
     type: Any = None
     uuid: Any = None
     sessionId: Any = None
@@ -61,7 +82,42 @@ class ListedRecord(msgspec.Struct, gc=False):
     isApiErrorMessage: Any = None
     timestamp: Any = None
     cwd: Any = None
+
+
+class ListedRecord(_Fields, gc=False):
+    """What a listing reads of a record."""
+
     message: ListedMessage | None = None
+
+
+class Record(_Fields, gc=False):
+    """What a conversation reads of a record."""
+
+    parentUuid: Any = ...  # not named
+    logicalParentUuid: Any = None
+    agentId: Any = None
+    requestId: Any = None
+    isMeta: Any = None
+    subtype: Any = None
+    compactMetadata: Any = None
+    message: ConversationMessage | None = None
+
+    @property
+    def is_in_chain(self) -> bool:
+        """Whether the record is part of the chain."""
+        return type(self.type) is str and self.type in CHAIN_TYPES and type(self.uuid) is str
+
+    @property
+    def may_be_error(self) -> bool:
+        """Whether `is_api_error` has to look at it."""
+        message = self.message
+        return self.isApiErrorMessage is True or (message is not None and message.model == SYNTHETIC_MODEL)
+
+    @property
+    def boundary_details(self) -> Any:
+        """The metadata of a compaction, if it is the boundary of one."""
+        is_boundary = self.type not in MESSAGE_TYPES and self.subtype == "compact_boundary"
+        return self.compactMetadata if is_boundary else None
 
 
 class _ConversationRecord(TypedDict, total=False):
@@ -90,17 +146,21 @@ _decode_conversation = cast("Callable[[bytes], Any]", msgspec.json.Decoder(_Conv
 _decode_all: Callable[[bytes], Any] = msgspec.json.Decoder().decode
 
 
-def listed(value: JsonObject) -> ListedRecord:
-    """Return what a listing reads of a record that was decoded as a whole."""
+def record_of(value: JsonObject) -> Record:
+    """Return what a conversation reads of a record that was decoded as a whole."""
     try:
-        return msgspec.convert(value, ListedRecord)
-    except msgspec.ValidationError:  # of the content only: all other keys may have any type
-        content = content_of(value)
-        if isinstance(content, list):
-            content = [{"type": block.get("type")} if isinstance(block, dict) else {} for block in content]
-        message = value.get("message")
-        model = message.get("model") if isinstance(message, dict) else None
-        return msgspec.convert({**value, "message": {"content": content, "model": model}}, ListedRecord)
+        return msgspec.convert(value, Record)
+    except msgspec.ValidationError:  # of the message only: all other keys may have any type
+        record = msgspec.convert({**value, "message": None}, Record)
+    message = value.get("message")
+    if isinstance(message, dict):
+        usage, counts = message.get("usage"), None
+        if isinstance(usage, dict):
+            valid = {name: count for name, count in usage.items() if type(count) is int and count >= 0}
+            counts = msgspec.convert(valid, TokenCounts)
+        content, model = typed_content(message.get("content")), message.get("model")
+        record.message = ConversationMessage(content, model, message.get("id"), message.get("stop_reason"), counts)
+    return record
 
 
 # A record, or damage, in a line: its offset in the file; its value, or None; its bytes; its row unless
@@ -156,29 +216,43 @@ class Link(msgspec.Struct, gc=False):
         return self.is_message and not (self.is_team or (self.is_side and not is_subagent))
 
 
-def link_of(value: JsonObject) -> Link:
-    """Return the link of a chain record, without its content."""
-    get, kind = value.get, value["type"]
+def link_of(record: Record, content: Any, *, is_error: bool) -> Link:
+    """Return the link of a chain record."""
+    uuid, kind = record.uuid, record.type
     link = Link(
-        value["uuid"],
+        uuid,
         kind in MESSAGE_TYPES,
-        bool(get("isSidechain")),
-        bool(get("teamName")),
-        get("parentUuid", ...),
-        get("logicalParentUuid"),
+        bool(record.isSidechain),
+        bool(record.teamName),
+        record.parentUuid,
+        record.logicalParentUuid,
     )
-    if link.is_message:
-        content = content_of(value)
-        link.is_meta, link.is_summary = bool(get("isMeta")), bool(get("isCompactSummary"))
-        link.timestamp, link.agent_id = get("timestamp"), get("agentId")
-        if kind == "user":
-            link.results = _values_in(content, "tool_result", "tool_use_id")
-        else:
-            link.response_id, link.request_id = response_id_of(value), get("requestId")
-            link.calls, link.is_error = _values_in(content, "tool_use", "id"), is_api_error(value)
-    elif get("subtype") == "compact_boundary":
-        link.is_boundary, link.details = True, get("compactMetadata")
+    if not link.is_message:
+        if record.subtype == "compact_boundary":
+            link.is_boundary, link.details = True, record.compactMetadata
+        return link
+    message = record.message or ConversationMessage()
+    link.is_meta, link.is_summary = bool(record.isMeta), bool(record.isCompactSummary)
+    link.timestamp, link.agent_id = record.timestamp, record.agentId
+    if kind == "user":
+        link.results = _ids_in(message.content, "tool_result", "tool_use_id")
+    else:
+        link.response_id = message.id if type(message.id) is str else f"\0{uuid}"
+        link.request_id, link.calls = record.requestId, _ids_in(message.content, "tool_use", "id")
+    link.content, link.is_error = content, is_error
     return link
+
+
+def _ids_in(content: str | tuple[Any, ...] | None, kind: str, key: str) -> Sequence[str]:
+    """Return the ids under a key in the blocks of one type."""
+    ids: list[str] = []
+    if type(content) is tuple:
+        for block in content:
+            if block.type == kind:
+                block_id = block.data.get(key) if type(block) is UnusualBlock else getattr(block, key)
+                if isinstance(block_id, str):
+                    ids.append(block_id)
+    return tuple(ids)
 
 
 def is_chain_record(value: JsonObject) -> bool:
@@ -215,16 +289,8 @@ def content_blocks(value: JsonObject) -> Sequence[JsonObject]:
 
 def block_values(value: JsonObject, kind: str, key: str) -> Sequence[str]:
     """Return the strings under a key in the blocks of one type."""
-    return _values_in(content_of(value), kind, key)
-
-
-def _values_in(content: str | list[Any] | None, kind: str, key: str) -> Sequence[str]:
-    found: list[str] = []
-    if type(content) is list:
-        for block in content:
-            if type(block) is dict and block.get("type") == kind and isinstance(block.get(key), str):
-                found.append(block[key])
-    return found or ()
+    blocks = (block for block in content_blocks(value) if block.get("type") == kind)
+    return [block[key] for block in blocks if isinstance(block.get(key), str)]
 
 
 def texts_of(value: JsonObject) -> Sequence[str]:
