@@ -96,8 +96,8 @@ class MemorySettings(Table, frozen=True, forbid_unknown_fields=True):
     """`[memory]`: what outlives sessions, and how much of it is recalled."""
 
     enabled: bool = True
-    recall: Annotated[int, msgspec.Meta(ge=0, le=50)] = 5  # notes and passages; 0: none
-    recall_tokens: Annotated[int, msgspec.Meta(ge=0)] = 1_500  # that they may take
+    recall: Annotated[int, msgspec.Meta(ge=0, le=50)] = 5  # notes and sessions; 0: none
+    recall_tokens: Annotated[int, msgspec.Meta(ge=0)] = 2_000  # that they may take
     extract: bool = True  # extract facts from long sessions
     dream: bool = True  # consolidate the notes from time to time
     dream_hours: Annotated[float, msgspec.Meta(ge=0)] = 24.0  # at least, between two
