@@ -25,7 +25,7 @@ from everlog.agent.agent import Agent
 from everlog.aio import AsyncStore
 from everlog.cli import command_tree
 from everlog.context.tokens import estimate
-from everlog.index.database import SCHEMA
+from everlog.index.index_file import SCHEMA
 from everlog.log import line_codec
 from everlog.log.fold import MetadataFold
 from everlog.ports import DeltaCallback, Request, ignore_delta

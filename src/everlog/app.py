@@ -236,8 +236,6 @@ def _open_foreign(location: Location, home: Path, settings: Settings, progress: 
         )
     _check_home(home)
     derived = home / "live" / sha256(os.fsencode(real)).hexdigest()[:16]
-    for path in (home, home / "live", derived):  # a parent made on the way would be open to others
-        _make_directory(path)
     # A mirror has no limits of its own: those of the foreign format apply.
     session = replace(settings.session, total_bytes=0, line_bytes=1 << 40)
     mirror = FileStore(derived, replace(settings, session=session))

@@ -136,7 +136,7 @@ def warn_of_reports(port: Port) -> None:
     from everlog.ports import Reporting
 
     reporting = port.capability(Reporting)
-    for report in () if reporting is None else reporting.reports:
+    for report in () if reporting is None else dict.fromkeys(reporting.reports):
         warn(report)
 
 

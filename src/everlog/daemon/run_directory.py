@@ -58,6 +58,8 @@ class RunDirectory:
                 hint="use that one, or stop it first",
             ) from error
         self._lock = descriptor
+        with suppress(OSError):  # of a daemon that was killed
+            os.unlink(ADDRESS, dir_fd=self._directory)
 
     def ensure_token(self) -> None:
         """Create the token unless it exists. Raises SettingsError if it is unusable."""

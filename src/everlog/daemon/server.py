@@ -33,6 +33,7 @@ from everlog.daemon.listing_events import ListingWatcher
 from everlog.daemon.request_guard import OPEN_PATH, Guard
 from everlog.daemon.request_limits import RateLimiter
 from everlog.daemon.run_directory import SOCKET, RunDirectory, file_stamp
+from everlog.daemon.startup_steps import StartupSteps
 from everlog.errors import SettingsError
 from everlog.runtime.background_task import BackgroundTask
 from everlog.runtime.run import RecoveredSession
@@ -106,23 +107,32 @@ async def serve(
         server_task = asyncio.create_task(server.serve(sockets=[server_socket]))
         config_watcher = _watch_config(home, runtime)
         config_watcher.start()
+        steps = StartupSteps()
+
+        async def open_socket() -> None:
+            from everlog.daemon.crabtalk.handler import serve_socket  # noqa: PLC0415 - loads protobuf
+
+            crabtalk = await serve_socket(runtime, run_directory.path / SOCKET)
+            stack.push_async_callback(crabtalk.close)
+
+        async def announce() -> None:
+            run_directory.announce(address)
+
         try:
             if daemon.socket:
-                from everlog.daemon.crabtalk.handler import serve_socket  # noqa: PLC0415 - loads protobuf
-
-                crabtalk = await serve_socket(runtime, run_directory.path / SOCKET)
-                stack.push_async_callback(crabtalk.close)
+                await steps.run("socket", open_socket)
             while not server.started:
                 if server_task.done():
                     return
                 await asyncio.sleep(0.005)
-            run_directory.announce(address)
+            await steps.run("address", announce)
             log_event("daemon_start", address=address, home=str(home), pid=os.getpid())
             on_start(RunningDaemon(address, home, make_link, runtime))
             stop_task = asyncio.ensure_future(stop.wait())
             await asyncio.wait({server_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)
             stop_task.cancel()
         finally:
+            await steps.task.stop()
             await config_watcher.stop()
             seconds = runtime.settings.daemon.drain_seconds
             log_event("daemon_drain", seconds=seconds)

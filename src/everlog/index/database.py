@@ -1,89 +1,38 @@
-"""The index database: one SQLite file in WAL mode, versioned, its errors mapped in one place.
+"""The index database: the connection to one SQLite file, its errors mapped in one place.
 
 A file that is missing, broken or of another version is not an error: it is created again and
-filled from the logs, once. A root that is not writable gets an in-memory index.
+filled from the logs, once. A file that cannot be written is not one either: changes go to an overlay
+in memory until it can be written again. `run` repeats what met either.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import apsw
 
-from everlog.errors import StoreFailedError
-
-VERSION = 7
-LOCK_TIMEOUT = 5.0  # seconds to wait for another process
-_RETRY_PAUSE = 0.002
-_UNUSABLE_ERRORS = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError, apsw.SQLError, apsw.SchemaChangeError)
-_READ_ONLY_ERRORS = (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError)
-TOKENIZER = "porter unicode61 remove_diacritics 2"  # of the words of passages
-
-_MARK_AHEAD = """INSERT INTO ahead SELECT new.id
-    WHERE NOT EXISTS (SELECT 1 FROM ahead WHERE session = new.id);"""
-SCHEMA = (
-    """CREATE TABLE session (
-        id TEXT PRIMARY KEY, agent TEXT, sender TEXT, source TEXT, title TEXT,
-        active INTEGER, bytes INTEGER, parts INTEGER, unfinished INTEGER, metadata BLOB)
-        WITHOUT ROWID""",
-    "CREATE INDEX session_active ON session (active, id)",
-    "CREATE INDEX session_pair ON session (agent, sender, active, id)",
-    "CREATE INDEX session_unfinished ON session (active, id) WHERE unfinished = 1",
-    """CREATE TABLE name (name TEXT, generation INTEGER, id TEXT, chat INTEGER,
-        PRIMARY KEY (name, generation, id)) WITHOUT ROWID""",
-    "CREATE INDEX name_id ON name (id)",
-    "CREATE INDEX name_chat ON name (name, chat, id)",
-    # Usage (`usage_rows`), ordered by day.
-    """CREATE TABLE spent (day TEXT, model TEXT, session TEXT, turns INTEGER,
-        tool_calls INTEGER, input_tokens INTEGER, output_tokens INTEGER,
-        cache_read_tokens INTEGER, cache_write_tokens INTEGER, cost REAL,
-        PRIMARY KEY (day, model, session)) WITHOUT ROWID""",
-    "CREATE INDEX spent_session ON spent (session)",
-    "CREATE TABLE transcript (path TEXT PRIMARY KEY, data BLOB) WITHOUT ROWID",
-    "CREATE TABLE mark (id TEXT, owner TEXT, PRIMARY KEY (id, owner)) WITHOUT ROWID",
-    "CREATE TABLE fact (key TEXT PRIMARY KEY, value INTEGER) WITHOUT ROWID",
-    "INSERT INTO fact VALUES ('scanned', 0), ('sessions', 0)",
-    """CREATE TRIGGER session_added AFTER INSERT ON session BEGIN
-        UPDATE fact SET value = value + 1 WHERE key = 'sessions'; END""",
-    """CREATE TRIGGER session_removed AFTER DELETE ON session BEGIN
-        UPDATE fact SET value = value - 1 WHERE key = 'sessions'; END""",
-    # Search (`search.fts5`): the passages, their words, and the words inside identifiers.
-    """CREATE TABLE taken (session TEXT PRIMARY KEY, number INTEGER UNIQUE, seq INTEGER,
-        bytes INTEGER) WITHOUT ROWID""",
-    # Sessions that may have grown since: a search must find them without reading all sessions.
-    "CREATE TABLE ahead (session TEXT PRIMARY KEY) WITHOUT ROWID",
-    f"CREATE TRIGGER session_begun AFTER INSERT ON session BEGIN {_MARK_AHEAD} END",
-    f"""CREATE TRIGGER session_grown AFTER UPDATE OF bytes ON session
-        WHEN new.bytes IS NOT old.bytes BEGIN {_MARK_AHEAD} END""",
-    """CREATE TRIGGER session_gone AFTER DELETE ON session BEGIN
-        DELETE FROM ahead WHERE session = old.id; END""",
-    """CREATE TABLE passage (id INTEGER PRIMARY KEY, kind TEXT, at INTEGER, text TEXT,
-        grams TEXT)""",
-    """CREATE VIEW passage_column AS SELECT id,
-        CASE kind WHEN 'summary' THEN text END AS summary,
-        CASE kind WHEN 'title' THEN text END AS title,
-        CASE kind WHEN 'user' THEN text END AS user,
-        CASE kind WHEN 'assistant' THEN text END AS assistant,
-        CASE kind WHEN 'tool' THEN text END AS tool, grams FROM passage""",
-    f"""CREATE VIRTUAL TABLE word USING fts5(summary, title, user, assistant, tool, grams,
-        content = 'passage_column', content_rowid = 'id',
-        tokenize = "{TOKENIZER}")""",
-    """CREATE VIRTUAL TABLE inside USING fts5(names, content = '', contentless_delete = 1,
-        tokenize = 'trigram')""",
-    "INSERT INTO fact VALUES ('passages', 0)",
-    # Bytes of words that are buffered in memory: almost twice as fast.
-    "INSERT INTO word (word, rank) VALUES ('hashsize', 67108864)",
+from everlog.errors import EverlogError, StoreFailedError, StoreFullError
+from everlog.index.detached_index import DetachedIndex
+from everlog.index.index_file import (
+    LOCK_TIMEOUT,
+    IndexUnusableError,
+    check_room,
+    connect,
+    connect_writable,
+    delete_files,
+    prepare,
 )
 
+T = TypeVar("T")
 
-class IndexUnusableError(StoreFailedError):
-    """The index cannot be used as it is; it must be deleted and rebuilt."""
+_UNUSABLE_ERRORS = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError, apsw.SQLError, apsw.SchemaChangeError)
+_UNWRITABLE_ERRORS = (apsw.FullError, apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError, apsw.IOError)
+_MAX_ATTEMPTS = 4  # of `run`: to write, on an overlay, on that of a new file, in memory alone
 
 
 class Database:
@@ -96,6 +45,29 @@ class Database:
         self._lock = threading.RLock()
         self._connection: apsw.Connection | None = None
         self._inode = 0
+        self._detached: DetachedIndex | None = None
+        self._is_reported = False  # that the file cannot be written
+        self.switches = 0  # how often changes began to go to memory, or to the file again
+
+    def run(self, work: Callable[[], T]) -> T:
+        """Do work that reads and that may have to update the index before.
+
+        If the index is unusable or cannot be written, the work is done again on a new one, or with
+        the changes in memory; likewise if it was another one at the end. It must be repeatable.
+        """
+        for _ in range(_MAX_ATTEMPTS - 1):
+            switches = self.switches
+            try:
+                result = work()
+                if self.switches == switches:
+                    return result
+            except IndexUnusableError as error:
+                self._report(f"rebuilding the index: {error.message}")
+                self.reset()
+            except EverlogError:
+                if self.switches == switches:
+                    raise
+        return work()
 
     @contextmanager
     def read_cursor(self) -> Iterator[apsw.Cursor]:
@@ -105,7 +77,7 @@ class Database:
         connection cannot write any more. The traceback of an error is enough to keep a cursor
         alive, so it is closed explicitly.
         """
-        with self._lock, _map_errors():
+        with self._lock, self._map_errors():
             cursor = self._current_connection().cursor()
             try:
                 yield cursor
@@ -118,7 +90,7 @@ class Database:
 
         `timeout`: seconds to wait for the lock of another process.
         """
-        with self._lock, _map_errors():
+        with self._lock, self._map_errors():
             connection = self._current_connection()
             connection.set_busy_timeout(int(timeout * 1000))
             cursor = connection.cursor()
@@ -128,10 +100,11 @@ class Database:
                 cursor.execute("BEGIN IMMEDIATE")
                 try:
                     yield cursor
+                    cursor.execute("COMMIT")
                 except BaseException:
-                    cursor.execute("ROLLBACK")
+                    if connection.in_transaction:  # SQLite itself may have rolled back
+                        cursor.execute("ROLLBACK")
                     raise
-                cursor.execute("COMMIT")
             finally:
                 connection.set_busy_timeout(int(LOCK_TIMEOUT * 1000))
                 if durable:
@@ -140,25 +113,35 @@ class Database:
 
     def change_stamp(self) -> tuple[int, int, int]:
         """Return a value that differs after every change, by any process."""
-        with self._lock, _map_errors():
+        with self._lock, self._map_errors():
             connection = self._current_connection()
             return id(connection), connection.data_version(), connection.total_changes()
 
     def reset(self) -> None:
-        """Delete the file; the next use creates a new one."""
+        """Delete the file; the next use creates a new one. An overlay is replaced by an empty index in memory."""
         with self._lock:
+            detached, path = self._detached, self._path
             self.close()
-            for suffix in ("", "-wal", "-shm") if self._path is not None else ():
-                with suppress(FileNotFoundError):
-                    os.unlink(f"{self._path}{suffix}")
+            if path is None:
+                return
+            if detached is not None:
+                self._detach(path, detached.reason, is_readable=False)
+                return
+            try:
+                delete_files(path)
+            except OSError as error:
+                self._detach(path, str(error), is_readable=False)
 
     def close(self) -> None:
         """Close the connection; the next use opens it again."""
         with self._lock:
-            if self._connection is not None:
+            if self._detached is not None:
+                self._detached.close()
+                self.switches += 1
+            elif self._connection is not None:
                 with suppress(apsw.Error):
                     self._connection.close()
-            self._connection = None
+            self._connection = self._detached = None
 
     def before_fork(self) -> None:
         """Close the connection: a child inherits SQLite's record of the locks it holds, but not
@@ -175,97 +158,70 @@ class Database:
         self._lock = threading.RLock()
 
     def _current_connection(self) -> apsw.Connection:
-        if self._connection is not None and self._inode in (0, self._current_inode()):
-            return self._connection
-        self.close()
         if self._path is None:
-            self._connection = _prepare(apsw.Connection(":memory:"))
-            self._inode = 0
+            if self._connection is None:
+                self._connection = prepare(apsw.Connection(":memory:"))
             return self._connection
+        if self._detached is not None:
+            self._leave_overlay(self._path, self._detached)
         try:
-            self._connection = self._connect(self._path)
-            self._inode = self._current_inode()
-        except _READ_ONLY_ERRORS as error:
-            self._report(f"{self._path} cannot be opened, using an in-memory index: {error}")
-            self._connection = _prepare(apsw.Connection(":memory:"))
-            self._inode = 0
+            if self._connection is not None and self._detached is not None:
+                return self._connection
+            if self._connection is not None and self._inode == self._current_inode():
+                if not self._connection.in_transaction:
+                    check_room(self._path)
+                return self._connection
+            self.close()
+            self._connection = connect(self._path)
+            self._inode, self._is_reported = self._current_inode(), False
+            return self._connection
+        except _UNWRITABLE_ERRORS as error:
+            return self._detach(self._path, str(error))
+
+    def _detach(self, path: Path, reason: str, *, is_readable: bool = True) -> apsw.Connection:
+        """Keep all changes in memory from now on, over the file unless it is not readable."""
+        self.close()
+        if not self._is_reported:
+            self._report(f"{path} cannot be written, so new rows are kept in memory: {reason}")
+        self._is_reported = True
+        self._detached = DetachedIndex(path, reason, is_readable=is_readable)
+        self._connection = self._detached.connection
+        self.switches += 1
         return self._connection
 
-    def _connect(self, location: Path) -> apsw.Connection:
-        path = Path(os.path.realpath(location.parent)) / location.name
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        with suppress(OSError):  # SQLite would use the umask's mode; its own error says more
-            os.close(os.open(path, flags, 0o600))
-        connection = apsw.Connection(str(path), apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW)
-        try:
-            connection.set_busy_timeout(int(LOCK_TIMEOUT * 1000))
-            if _enable_wal(connection) != "wal":
-                raise IndexUnusableError(f"{path} cannot be put into WAL mode")
-            return _prepare(connection)
-        except BaseException:
-            connection.close()
-            raise
+    def _leave_overlay(self, path: Path, detached: DetachedIndex) -> None:
+        """Connect to the file if it can be written again; drop the overlay if the file has changed."""
+        has_changed = detached.has_changed()
+        if not (has_changed or detached.is_retry_due()):
+            return
+        connection = connect_writable(path)
+        if connection is None and not has_changed:
+            detached.schedule_retry()
+            return
+        self.close()
+        self._connection = connection
+        self._inode = self._current_inode()
+        if connection is not None:
+            self._report(f"{path} can be written again")
+            self._is_reported = False
 
     def _current_inode(self) -> int:
-        if self._path is None:
-            return 0
         try:
-            return os.stat(self._path, follow_symlinks=False).st_ino
+            return os.stat(self._path or "", follow_symlinks=False).st_ino
         except OSError:
             return -1
 
-
-def _enable_wal(connection: apsw.Connection) -> object:
-    """Put the file into WAL mode; returns the mode it is in.
-
-    If two connections do so to a new file at once, SQLite refuses one immediately, without the
-    busy timeout, since waiting could deadlock.
-    """
-    deadline = time.monotonic() + LOCK_TIMEOUT
-    while True:
+    @contextmanager
+    def _map_errors(self) -> Iterator[None]:
+        """Map the errors of SQLite. After one of writing, changes go to memory: `run` tries again."""
         try:
-            return _fetch_value(connection, "PRAGMA journal_mode = WAL")
-        except apsw.BusyError:
-            if time.monotonic() > deadline:
-                raise
-        time.sleep(_RETRY_PAUSE)
-
-
-def _prepare(connection: apsw.Connection) -> apsw.Connection:
-    """Set the pragmas, one per call, and create the tables if the file is empty."""
-    connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute("PRAGMA cache_size = -32000")  # kB, for searches
-    if _fetch_value(connection, "PRAGMA synchronous") != 1:
-        raise IndexUnusableError("the index does not accept its pragma settings")
-    version = _fetch_value(connection, "PRAGMA user_version")
-    if version == VERSION:
-        return connection
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        version = _fetch_value(connection, "PRAGMA user_version")  # another process may be first
-        if version != VERSION:
-            if version or _fetch_value(connection, "SELECT count(*) FROM sqlite_schema"):
-                raise IndexUnusableError(f"the index has version {version}, not {VERSION}")
-            for statement in SCHEMA:
-                connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {VERSION}")
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
-    return connection
-
-
-def _fetch_value(connection: apsw.Connection, statement: str, values: Sequence[Any] = ()) -> Any:
-    row = connection.execute(statement, values).fetchone()
-    return None if row is None else row[0]
-
-
-@contextmanager
-def _map_errors() -> Iterator[None]:
-    try:
-        yield
-    except _UNUSABLE_ERRORS as error:
-        raise IndexUnusableError(f"the index is unusable: {error}", hint="it is rebuilt") from error
-    except apsw.Error as error:
-        raise StoreFailedError(f"the index cannot be used: {error}", hint="run everlog doctor for details") from error
+            yield
+        except _UNUSABLE_ERRORS as error:
+            raise IndexUnusableError(f"the index is unusable: {error}", hint="it is rebuilt") from error
+        except apsw.Error as error:
+            if isinstance(error, _UNWRITABLE_ERRORS) and self._path is not None and self._detached is None:
+                self._detach(self._path, str(error))
+            if isinstance(error, apsw.FullError):
+                raise StoreFullError(f"{self._path}: {error}", hint="free some space and try again") from error
+            hint = "run everlog doctor for details"
+            raise StoreFailedError(f"the index {self._path} cannot be used: {error}", hint=hint) from error

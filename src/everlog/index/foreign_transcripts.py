@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from everlog.index.database import Database, IndexUnusableError
+from everlog.index.database import Database
 
 
 class ForeignTranscripts:
@@ -20,10 +20,7 @@ class ForeignTranscripts:
     def load(self) -> dict[str, bytes]:
         """Return all rows, by path."""
         try:
-            return self._load()
-        except IndexUnusableError:
-            self.database.reset()
-            return self._load()
+            return self.database.run(self._load)
         finally:
             self.database.close()  # seldom used, and a forked child must not inherit it open
 

@@ -61,6 +61,7 @@ class HistoryEntry(NamedTuple):
 @contextmanager
 def open_locked(path: Path, lock_seconds: float) -> Iterator[int]:
     """Open and lock a directory, created if needed, and finish what a crash interrupted."""
+    disk.check_writable(path.parent.parent)
     with disk.map_errors(f"memory {path.name}"):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (

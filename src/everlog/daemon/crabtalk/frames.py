@@ -25,6 +25,7 @@ from google.protobuf.message import DecodeError
 
 from everlog.daemon.crabtalk.proto.crabtalk_pb2 import ClientMessage, ErrorMsg, ServerMessage
 from everlog.errors import StoreFailedError
+from everlog.stores.file.disk import map_error
 
 HEADER_BYTES = 4
 BACKLOG = 128
@@ -251,6 +252,8 @@ def listen(path: Path) -> socket.socket:
                 bound.close()
                 raise
     except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise map_error(error, f"listening on {path}") from error
         is_too_long = len(os.fsencode(path)) >= 100  # the limit is 103 or 107 bytes, by system
         hint = "choose a shorter home, or set [daemon] socket = false" if is_too_long else ""
         raise StoreFailedError(f"cannot listen on {path}: {error}", hint=hint) from error

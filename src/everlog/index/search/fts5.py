@@ -18,7 +18,8 @@ from typing import Any
 import apsw
 import msgspec
 
-from everlog.index.database import TOKENIZER, Database
+from everlog.index.database import Database
+from everlog.index.index_file import TOKENIZER
 from everlog.index.listing_sql import SQLITE
 from everlog.index.search.passages import KINDS, PassageText, SessionUpdate, StaleSession, query_conditions
 from everlog.index.search.query import Node, Operator, Phrase, any_phrase, compile_node, identifier_parts

@@ -64,7 +64,7 @@ class ForeignFiles(Transcript):
         any, are in the file. `old_files` are the contents that `files` were made from; if another
         program has changed one of them, that stays.
         """
-        with self.open_folder() as folder, disk.map_errors(f"writing {self.path}"):
+        with self.open_folder() as folder, disk.map_errors(f"writing {self._root / self.path}"):
             names = self._parts(folder)
             sizes = [os.stat(name, dir_fd=folder, follow_symlinks=False).st_size for name in names]
             self._check_limits(lines, sum(sizes))
@@ -188,7 +188,7 @@ class ForeignFiles(Transcript):
         `old_files` are the contents that `edit.files` were made from; FileChangedError if one of
         them or the transcript was changed by another program meanwhile.
         """
-        with self.open_folder() as folder, disk.map_errors(f"writing {self.path}"):
+        with self.open_folder() as folder, disk.map_errors(f"writing {self._root / self.path}"):
             self._replace_files(edit.files, folder, old_files)
             with self._new_head(edit.head, folder) if edit.head is not None else nullcontext():
                 if edit.stem is not None and edit.stem != self.stem:
@@ -275,7 +275,7 @@ class ForeignFiles(Transcript):
         """Create the files of a new session, or none of them. Durable on return."""
         lines = ((edit.head,) if edit.head is not None else ()) + edit.lines
         name = self.part_name(1)
-        with self.open_folder() as folder, disk.map_errors(f"creating {self.path}"):
+        with self.open_folder() as folder, disk.map_errors(f"creating {self._root / self.path}"):
             tail = ForeignTail(name, folder, self._report, new=True)
             try:
                 self._replace_files(edit.files, folder)
@@ -298,7 +298,7 @@ class ForeignFiles(Transcript):
 
         with (
             self.open_folder() as folder,
-            disk.map_errors(f"writing {self.path}"),
+            disk.map_errors(f"writing {self._root / self.path}"),
             self._atomic_replacement(self.part_name(1), folder, is_expected) as new,
         ):
             disk.write_all(new, data)
@@ -312,7 +312,7 @@ class ForeignFiles(Transcript):
 
     def remove(self) -> int:
         """Delete the session, its transcript first, and return how many parts it had."""
-        with self.open_folder() as folder, disk.map_errors(f"deleting {self.path}"):
+        with self.open_folder() as folder, disk.map_errors(f"deleting {self._root / self.path}"):
             names, parts = self._names(folder), len(self._parts(folder))
             for name in names:
                 if stamp_in(name, folder):

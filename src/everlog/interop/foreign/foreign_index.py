@@ -18,7 +18,7 @@ from everlog.index.listing_rows import SessionIndex
 from everlog.index.search.search_index import SearchIndex, open_search_index
 from everlog.interop.foreign.transcript_row import TranscriptRow
 from everlog.model import Entry, Metadata
-from everlog.ports import Filter, Progress, SessionRow, UsageReport
+from everlog.ports import Filter, Progress, Results, SessionRow, UsageReport
 from everlog.ports.listing import matcher
 from everlog.stores.file.log_tail import Report
 
@@ -50,9 +50,7 @@ class ForeignIndex:
         self._sessions: Mapping[str, TranscriptRow] = {}
         self._mirrors: dict[str, str] = {}  # session → its mirror, while it is indexed
         self._read_metadata: dict[str, Metadata] = {}  # of the sessions read by this run
-        self.search: SearchIndex = open_search_index(
-            self._index, self._read_entries, report, include_tools=include_tools
-        )
+        self._search = open_search_index(self._index, self._read_entries, report, include_tools=include_tools)
 
     def catch_up(
         self,
@@ -65,6 +63,11 @@ class ForeignIndex:
 
         `only`: read no others.
         """
+        return self._index.database.run(lambda: self._catch_up(sessions, progress, only))
+
+    def _catch_up(
+        self, sessions: Mapping[str, TranscriptRow], progress: Progress | None, only: Collection[str] | None
+    ) -> int:
         self._sessions = sessions
         indexed = self._index.sizes()
         chosen = sessions if only is None else [name for name in sessions if name in only]
@@ -75,7 +78,7 @@ class ForeignIndex:
         self._index.put(self._row(name) for name in changed)
         self._read_metadata = {}
         try:
-            count = self.search.catch_up(progress)
+            count = self._search.catch_up(progress)
             self._index.put(self._row(name) for name in self._read_metadata)
         finally:
             self._mirrors = {}
@@ -85,12 +88,18 @@ class ForeignIndex:
         self, sessions: Mapping[str, TranscriptRow], criteria: Filter, days: tuple[str, str], spenders: int
     ) -> UsageReport:
         """Return the usage of the sessions as far as they are indexed, and how many are behind."""
-        indexed = self._index.sizes()
+        indexed, report = self._index.database.run(
+            lambda: (self._index.sizes(), self._index.usage(criteria, days, spenders))
+        )
         matches = matcher(criteria)
         behind = sum(
             indexed.get(name) != _file_state(row) for name, row in sessions.items() if matches(row.session_row(name))
         )
-        return replace(self._index.usage(criteria, days, spenders), behind=behind)
+        return replace(report, behind=behind)
+
+    def query_search(self, query: Callable[[SearchIndex], Results]) -> Results:
+        """Run a query on the search index as it is."""
+        return self._index.database.run(lambda: query(self._search))
 
     def drop(self, session: str) -> None:
         """Remove a deleted session with all its text."""

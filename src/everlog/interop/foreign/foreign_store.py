@@ -88,7 +88,7 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked):
         folder = self._folder_for(format, fields["cwd"])
         new_session = format.build_session(fields, self._now(), lambda stem: self._stem_exists(folder, stem))
         if folder:
-            with disk.map_errors(f"creating {folder}"):
+            with disk.map_errors(f"creating {self._root / folder}"):
                 (self._root / folder).mkdir(mode=0o700, exist_ok=True)
         files = ForeignFiles(self._root, folder, new_session.stem, format, self.reports.append)
         files.create(new_session.edit)
@@ -195,14 +195,11 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked):
 
     def read(self, session: str, *, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
         """Catch up with the file and return the records above a seq, lazily."""
-        mirror = self._current_mirror(session)
-        entries = self._mirror_store.read(mirror.session, after=after, limit=limit)
-        return map(mirror.plain_entry, entries)
+        return self._current_mirror(session).read(after, limit)
 
     def tail(self, session: str) -> Iterator[Entry]:
         """Catch up with the file and return all records, newest first, lazily."""
-        mirror = self._current_mirror(session)
-        return map(mirror.plain_entry, self._mirror_store.tail(mirror.session))
+        return self._current_mirror(session).tail()
 
     def metadata(self, session: str) -> Metadata:
         """Return the metadata in the file, with the turns and usage that the mirror knows."""
@@ -252,7 +249,7 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked):
         return self._index.catch_up(self._catalogue.sessions(), progress)
 
     def _query_search(self, query: Callable[[SearchIndex], Results]) -> Results:
-        return query(self._index.search)
+        return self._index.query_search(query)
 
     def _read_new_lines(self, progress: Progress | None) -> None:
         self.catch_up(progress)

@@ -350,8 +350,15 @@ class MirrorFollower:
 
     # --- reading the mirror
 
-    def plain_entry(self, entry: Entry) -> Entry:
-        """Return an entry of the mirror without its origin mark."""
+    def read(self, after: int = 0, limit: int | None = None) -> Iterator[Entry]:
+        """Return the records above a seq without their origin marks, lazily."""
+        return map(self._plain_entry, self._store.read(self.session, after=after, limit=limit))
+
+    def tail(self) -> Iterator[Entry]:
+        """Return all records without their origin marks, newest first, lazily."""
+        return map(self._plain_entry, self._store.tail(self.session))
+
+    def _plain_entry(self, entry: Entry) -> Entry:
         if isinstance(entry, Damaged):
             self._is_damaged = True
             return entry

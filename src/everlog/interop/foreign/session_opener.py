@@ -1,4 +1,8 @@
-"""Opening foreign sessions by id: under their lock, with an up-to-date mirror."""
+"""Opening foreign sessions by id: under their lock, with an up-to-date mirror.
+
+Where the mirror cannot be written, on a full or read-only disk, a session is read through a copy of
+it in memory, which follows the file in its place.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from everlog.errors import EverlogError, InvalidIdError, LogDamagedError, NotFoundError, SessionBusyError
+from everlog.errors import (
+    EverlogError,
+    InvalidIdError,
+    LogDamagedError,
+    NotFoundError,
+    SessionBusyError,
+    StoreFailedError,
+    StoreFullError,
+)
 from everlog.ids import is_name
 from everlog.interop.foreign.foreign_catalogue import ForeignCatalogue, Progress
 from everlog.interop.foreign.foreign_index import ForeignIndex, SessionRecords, SessionSource
@@ -19,6 +31,7 @@ from everlog.interop.foreign.transcript_row import TranscriptRow
 from everlog.interop.foreign.turn_lines import TurnLines, Turns, new_turns
 from everlog.interop.formats.foreign_format import ForeignFormat
 from everlog.interop.formats.format_types import derive_id
+from everlog.model import Damaged
 from everlog.ports import Store
 from everlog.settings import SessionSettings, Settings
 from everlog.stores.file import disk
@@ -28,6 +41,8 @@ from everlog.stores.rules import no_session
 from everlog.stores.store_verbs import StoreVerbs
 
 LOCK_TIMEOUT = 5.0  # seconds that another writer may hold a session
+MAX_COPIES = 8  # of mirrors in memory; the oldest goes
+_UNLIMITED = Settings(session=SessionSettings(total_bytes=0, line_bytes=1 << 40))
 
 
 class SessionOpener(StoreVerbs):
@@ -55,11 +70,15 @@ class SessionOpener(StoreVerbs):
         self._mirror_store = mirror_store
         self._home = home
         self._back_up = back_up
-        with disk.map_errors(f"creating {home}"):
-            home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            self._make_home()
+        except (StoreFullError, StoreFailedError) as error:  # reading goes on without it
+            self.reports.append(error.message)
         self._catalogue = ForeignCatalogue(root, formats, home / "index.db", self.reports.append, progress)
         self._mutex = threading.Lock()
         self._mirrors: dict[str, Mirror] = {}
+        self._copies: dict[str, Mirror] = {}  # in memory, of mirrors that cannot be written
+        self._copying = threading.Lock()
         self._turns: dict[str, Turns] = {}  # those of sessions whose turn lease we had
         self._index = ForeignIndex(
             home / "foreign.db",
@@ -72,10 +91,17 @@ class SessionOpener(StoreVerbs):
 
     def _after_fork_in_child(self) -> None:
         """Replace locks, whose holders only the parent has, and the id source that it uses."""
-        self._mutex = threading.Lock()
-        self._mirrors, self._locks, self._turns = {}, {}, {}
+        self._mutex, self._copying = threading.Lock(), threading.Lock()
+        self._mirrors, self._copies, self._locks, self._turns = {}, {}, {}, {}
         self._renew_generators()
         self._catalogue.reset_after_fork()
+
+    def _make_home(self) -> None:
+        """Make our directory, and those above it, for the owner only."""
+        with disk.map_errors(f"creating {self._home}"):
+            for path in reversed((self._home, *self._home.parents)):
+                if not path.exists():
+                    path.mkdir(mode=0o700, exist_ok=True)
 
     def _format(self, name: str) -> ForeignFormat:
         return next(format for format in self._formats if name == format.NAME)
@@ -143,11 +169,13 @@ class SessionOpener(StoreVerbs):
         path = f"{self._home}/locks/{hashlib.sha256(key.encode('utf-8', 'replace')).hexdigest()[:32]}"
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         label = label or key
+        disk.check_writable(self._home)
         with disk.map_errors(f"locking {label}"):
             try:
                 descriptor = os.open(path, flags, 0o600)
             except FileNotFoundError:
-                (self._home / "locks").mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._make_home()
+                (self._home / "locks").mkdir(mode=0o700, exist_ok=True)
                 descriptor = os.open(path, flags, 0o600)
         try:
             disk.lock(descriptor, LOCK_TIMEOUT, label)
@@ -176,19 +204,52 @@ class SessionOpener(StoreVerbs):
 
     def _open_records(self, session: str) -> SessionRecords:
         mirror = self._current_mirror(session)
-        return SessionRecords(mirror.metadata, lambda after: self._mirror_store.read(mirror.session, after=after))
+        return SessionRecords(mirror.metadata, mirror.read)
 
     def _read_records(self, row: TranscriptRow) -> SessionRecords:
         """Read a session into memory, as its mirror would be."""
-        store = InMemoryStore(Settings(session=SessionSettings(total_bytes=0, line_bytes=1 << 40)))
-        session = _create_mirror(store, row)
-        mirror = Mirror(row.name, self._catalogue.files(row), self._format(row.format), store, session)
+        mirror = self._mirror_in_memory(row)
         mirror.catch_up()
-        return SessionRecords(mirror.metadata, lambda after: store.read(session, after=after))
+        return SessionRecords(mirror.metadata, mirror.read)
+
+    # --- for reading
 
     def _current_mirror(self, session: str) -> Mirror:
-        with self._locked_mirror(session) as mirror:
-            return mirror
+        """Return a session's mirror, up to date; a copy in memory if it cannot be written."""
+        try:
+            with self._locked_mirror(session) as mirror:
+                self._copies.pop(session, None)
+                return mirror
+        except (StoreFullError, StoreFailedError) as error:
+            with self._copying:
+                return self._current_copy(session, error)
+
+    def _current_copy(self, session: str, error: EverlogError) -> Mirror:
+        row = self._find_row(session)
+        if not self._copies:
+            self.reports.append(f"sessions are read into memory: {error.message}")
+        copy = self._copies.pop(session, None)
+        if copy is None or (copy.files.path, copy.format.NAME) != (row.path, row.format):
+            copy = self._mirror_in_memory(row, self._find_mirror(row))
+        try:
+            copy.catch_up()
+        except LogDamagedError:  # the file itself is intact
+            copy = self._mirror_in_memory(row)
+            copy.catch_up()
+        self._copies[session] = copy
+        if len(self._copies) > MAX_COPIES:
+            self._copies.pop(next(iter(self._copies)), None)
+        return copy
+
+    def _mirror_in_memory(self, row: TranscriptRow, mirrored: str | None = None) -> Mirror:
+        """Return a mirror in memory with the records of one on the disk, so that they keep their seqs."""
+        store = InMemoryStore(_UNLIMITED)
+        session = _create_mirror(store, row)
+        entries = list(self._mirror_store.read(mirrored)) if mirrored else []
+        records = [entry for entry in entries if not isinstance(entry, Damaged)]
+        if len(records) == len(entries):  # a damaged mirror is of no use
+            store.append(session, records)
+        return Mirror(row.name, self._catalogue.files(row), self._format(row.format), store, session)
 
 
 def _create_mirror(store: Store, row: TranscriptRow, *, unless_held: bool = False) -> str:

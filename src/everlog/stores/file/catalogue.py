@@ -4,6 +4,8 @@ list        checks the sessions that are marked, and looks for new directories i
             of sessions changed
 broken      an unusable index is deleted and rebuilt, once
 sweep       checks every session: finds what programs without marks have added
+full        what cannot be written is kept in memory; since marks are not written either, every
+            session is checked then, and again when the index can be written
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 from everlog.errors import EverlogError, NotFoundError
-from everlog.index.database import IndexUnusableError
 from everlog.index.listing_rows import SessionIndex
 from everlog.log.fold import MetadataFold
 from everlog.log.parts import part_name
@@ -48,6 +49,7 @@ class Catalogue:
         self.owner = new_owner()  # of the marks; a forked child needs its own
         self.index = SessionIndex(root.path / "index.db", report, root.has_session)
         self._name_cache = NameCache((), {})
+        self._checked_switches = 0  # of the index, when every session was checked
 
     # --- queries
 
@@ -63,13 +65,13 @@ class Catalogue:
         """Run a query on the updated index; `default` is the answer of a root that does not exist."""
         if not self._root.exists():
             return default
-        return self._retry_rebuilt(lambda: query(self._current_index()))
+        return self.index.database.run(lambda: query(self._current_index()))
 
     def holder(self, name: str) -> tuple[str, int] | None:
         """Return the session that holds a key or alias, and its generation."""
         if not self._root.exists():
             return None
-        return self._retry_rebuilt(lambda: self._cached_holder(name)) or self.current_holder(name)
+        return self.index.database.run(lambda: self._cached_holder(name)) or self.current_holder(name)
 
     def _cached_holder(self, name: str) -> tuple[str, int] | None:
         """Return the holder from the index, cached until the index changes."""
@@ -96,7 +98,7 @@ class Catalogue:
         """Return at most two ids that start with a prefix."""
         if not self._root.exists():
             return []
-        return self._retry_rebuilt(lambda: self._scanned_index().ids_with_prefix(prefix))
+        return self.index.database.run(lambda: self._scanned_index().ids_with_prefix(prefix))
 
     # --- updates: none of these may fail an append, so errors are only reported
 
@@ -140,8 +142,8 @@ class Catalogue:
         """Check every session, whoever wrote to it."""
         if not self._root.exists():
             return SweepResult(0, 0, 0)
-        removed = self._retry_rebuilt(self._scan)
-        ids = sorted(self.index.ids())
+        removed = self.index.database.run(self._scan)
+        ids = sorted(self.index.database.run(self.index.ids))
         refreshed = 0
         for start in range(0, len(ids), _BATCH):
             refreshed += self.refresh(ids[start : start + _BATCH])
@@ -151,6 +153,10 @@ class Catalogue:
 
     def refresh(self, sessions: Iterable[str]) -> int:
         """Check some sessions, whoever wrote to them; returns how many rows changed."""
+        checked = list(sessions)
+        return self.index.database.run(lambda: self._refresh(checked))
+
+    def _refresh(self, sessions: Iterable[str]) -> int:
         grown = []
         for session in sessions:
             row = self.index.get(session)
@@ -173,15 +179,6 @@ class Catalogue:
             metadata = fold.metadata(end.part, end.bytes)
             return SessionRow(metadata, log.total_size(), max(len(log.numbers), 1))
 
-    def _retry_rebuilt(self, query: Callable[[], T]) -> T:
-        """Run a query; if the index is unusable, rebuild it and run the query again."""
-        try:
-            return query()
-        except IndexUnusableError as error:
-            self._report(f"rebuilding the index: {error.message}")
-            self.index.database.reset()
-            return query()
-
     def _scanned_index(self) -> SessionIndex:
         if self.index.scanned_at() != self._root.changed_at():
             self._scan()
@@ -189,6 +186,7 @@ class Catalogue:
 
     def _current_index(self) -> SessionIndex:
         index = self._scanned_index()
+        self._check_unmarked()
         changed: list[tuple[SessionRow, SessionRow | None]] = []  # the new row, the old row
         stale_marks: list[tuple[str, str]] = []
         for session, owner, row in index.marks():
@@ -205,6 +203,13 @@ class Catalogue:
         if changed or stale_marks:
             index.apply_refresh(changed, stale_marks)
         return index
+
+    def _check_unmarked(self) -> None:
+        """Check every session once if there may be records without a mark, since the disk was full or read-only."""
+        switches = self.index.database.switches
+        if self._checked_switches != switches:
+            self._refresh(sorted(self.index.ids()))
+            self._checked_switches = switches
 
     def _scan(self) -> int:
         """Bring rows in line with the existing directories; returns how many were removed."""

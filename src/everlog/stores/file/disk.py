@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from everlog.errors import (
     EverlogError,
@@ -26,6 +27,7 @@ from everlog.errors import (
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+READ_ONLY_HINT = "reading works; to write, mount it writable or choose another --home or --store"
 _LINK = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EMLINK})
 
 
@@ -39,7 +41,9 @@ def map_error(error: OSError, action: str, **fields: str) -> EverlogError:
     if error.errno in _LINK:
         return InvalidIdError(f"{action}: a symbolic link is not followed", **fields)
     hint = ""
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+    if error.errno == errno.EROFS:
+        hint = READ_ONLY_HINT
+    elif error.errno in (errno.EACCES, errno.EPERM):
         hint = "check who owns the directory and whether it is writable"
     elif error.errno in (errno.EMFILE, errno.ENFILE):
         hint = "raise the limit of open files (ulimit -n)"
@@ -53,6 +57,20 @@ def map_errors(action: str, **fields: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise map_error(error, action, **fields) from error
+
+
+def is_read_only(path: Path) -> bool:
+    """Return whether a path is on a read-only file system."""
+    try:
+        return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False  # whoever writes sees why
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a directory on a read-only file system: the system's own errors name no path."""
+    if is_read_only(path):
+        raise StoreFailedError(f"{path} is on a read-only file system", hint=READ_ONLY_HINT)
 
 
 def open_directory(name: str, parent: int | None = None) -> int:

@@ -236,6 +236,7 @@ class FileStore(StoreVerbs, Reporting, Watchable, Sweepable, Measurable, RawRead
         """Acquire the turn lease. Raises SessionBusyError if it is held; never waits."""
         directory = self._root.open_session(session)
         try:
+            self._root.check_writable()
             lease = FileLease(session, directory)
         finally:
             os.close(directory)

@@ -22,6 +22,8 @@ from everlog.ids import is_ulid
 from everlog.stores import rules
 from everlog.stores.file.disk import (
     OpenDescriptor,
+    check_writable,
+    is_read_only,
     is_running,
     map_error,
     map_errors,
@@ -80,7 +82,7 @@ class Root:
                 f"{self.path} is on a network file system ({kind}), where locks are not reliable",
                 hint="choose a directory on a local disk",
             )
-        if self.exists():
+        if self.exists() and not is_read_only(self.path):
             self._restrict_mode()
 
     def _restrict_mode(self) -> None:
@@ -89,6 +91,7 @@ class Root:
 
     def prepare(self) -> None:
         """Create the root and its directories if they are missing, durably."""
+        self.check_writable()
         if self._is_synced and self._has_directories():
             return
         with map_errors(f"creating {self.path}"):
@@ -106,6 +109,7 @@ class Root:
         Also existing ones: the process that created them may have been killed before it synced
         them, and acknowledged records in them must not vanish with them.
         """
+        self.check_writable()
         if self._is_synced:
             return
         parents = (self.path, *self.path.absolute().parents) if self._durable else ()
@@ -128,6 +132,10 @@ class Root:
             with map_errors("syncing the directory of sessions"), self.open_subdirectory("sessions") as sessions:
                 sync_directory(directory)
                 sync_directory(sessions)
+
+    def check_writable(self) -> None:
+        """Refuse a root on a read-only file system."""
+        check_writable(self.path)
 
     def _has_directories(self) -> bool:
         return all(os.path.isdir(f"{self._text}/{name}") for name in _DIRECTORIES)

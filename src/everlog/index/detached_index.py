@@ -1,0 +1,59 @@
+"""The index while its file cannot be written."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import apsw
+
+from everlog.index.index_file import MIN_ROOM, IndexUnusableError, free_bytes, prepare, real_path
+from everlog.index.overlay import FileStamp, Overlay
+
+_RETRY_SECONDS = 10.0  # until a file that could not be written is tried again,
+_RETRY_ROOM = 1 << 20  # or so many bytes have become free
+
+
+class DetachedIndex:
+    """An overlay over the file, or an empty index in memory."""
+
+    def __init__(self, path: Path, reason: str, *, is_readable: bool) -> None:
+        self.reason = reason
+        self._path = path
+        self._overlay = _open_overlay(path) if is_readable else None
+        self.connection = self._overlay.connection if self._overlay else prepare(apsw.Connection(":memory:"))
+        self._stamp = FileStamp.of(path)
+        self.schedule_retry()
+
+    def has_changed(self) -> bool:
+        """Return whether another process has written to the file."""
+        return FileStamp.of(self._path) != self._stamp
+
+    def is_retry_due(self) -> bool:
+        """Return whether the file may be writable again."""
+        return time.monotonic() >= self._retry_at or free_bytes(self._path) >= self._free_bytes + _RETRY_ROOM
+
+    def schedule_retry(self) -> None:
+        """Note that the file cannot be written now."""
+        self._retry_at = time.monotonic() + _RETRY_SECONDS
+        self._free_bytes = free_bytes(self._path)
+
+    def close(self) -> None:
+        """Drop the changes."""
+        if self._overlay is not None:
+            self._overlay.close()
+        else:
+            self.connection.close()
+
+
+def _open_overlay(path: Path) -> Overlay | None:
+    """Return an overlay over a usable index; None if the file is missing or unusable."""
+    overlay = None
+    try:
+        overlay = Overlay(real_path(path), is_full=0 <= free_bytes(path) < MIN_ROOM)
+        prepare(overlay.connection)
+    except (apsw.Error, IndexUnusableError):
+        if overlay is not None:
+            overlay.close()
+        return None
+    return overlay
