@@ -14,7 +14,7 @@ from everlog.ids import epoch_ms
 from everlog.interop.formats.format_types import ListingScan, Summary
 from everlog.model import Compaction, File, Image, Message, Metadata, OtherBlock, Text, Thinking, ToolCall, Usage
 
-IMPORT_HINT = "import the session (everlog sessions import) and continue it there"
+IMPORT_HINT = "import the session (everlog import) and continue it there"
 _FINER_THAN_MS = re.compile(r"\.\d{3}\d*[1-9]")
 _BLOCK_NAMES: dict[type, str] = {Image: "image", File: "file", OtherBlock: "block of an unknown type"}
 # Stop reasons of any program → that of Anthropic's API.
