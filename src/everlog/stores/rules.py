@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from everlog.errors import ConflictError, FormatError, InvalidIdError, NotFoundError, SessionBusyError, StoreFullError
 from everlog.ids import is_name, is_ulid
-from everlog.log.fold import MetadataFold, apply_changes, from_builtins, settable_fields
+from everlog.log.fold import ADOPTION_KEY, MetadataFold, apply_changes, from_builtins, initial_fields, settable_fields
 from everlog.log.line_codec import (
     SEAL,
     build_line,
@@ -106,8 +106,21 @@ def drop_injected(records: Sequence[AnyRecord]) -> Sequence[AnyRecord]:
 def birth_line(fold: MetadataFold) -> bytes:
     """Return the line with seq 0, written with the first record: the initial metadata."""
     metadata = fold.metadata(1, 0)
-    _, body = encode(Meta(set=settable_fields(metadata), timestamp=metadata.created_at))
+    _, body = encode(Meta(set=initial_fields(metadata), timestamp=metadata.created_at))
     return build_line(body, "meta", 0)
+
+
+def adoption_line(fold: MetadataFold, seq: int, timestamp: str) -> bytes | None:
+    """Return the line that adopts metadata which no record holds into the log; None if there are none.
+
+    It precedes the first record that we append to a log which another program began.
+    """
+    metadata = fold.metadata(1, 0)
+    fields = initial_fields(metadata)
+    if not fields:
+        return None
+    _, body = encode(Meta(set={ADOPTION_KEY: metadata.created_at, **fields}, timestamp=timestamp))
+    return build_line(body, "meta", seq)
 
 
 def refuse_newer_schema(session: str, newest: int) -> NoReturn:
