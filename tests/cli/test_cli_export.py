@@ -108,3 +108,17 @@ def test_what_a_file_is_called_reaches_no_terminal_unchecked(root: Path, tmp_pat
     (tmp_path / "x\x1b[31m.jsonl").write_bytes(b"nonsense\n")
     done = run_on_terminal(root, "import", str(tmp_path))
     assert done.code == 1 and "\x1b[31m" not in done.out
+
+
+def test_the_id_in_its_program_finds_an_imported_session(cli: Cli, tmp_path: Path) -> None:
+    program_id = "258c72ab-3f1c-4d0b-9a52-0c8f6a3b1dff"
+    line = {"type": "session", "version": 3, "id": program_id, "timestamp": "2026-03-01T10:00:00.000Z", "cwd": "/w"}
+    message = {"role": "user", "content": "which zone?", "timestamp": 1772359200000}
+    entry = {"type": "message", "id": "a1b2c3d4", "parentId": None, "timestamp": line["timestamp"], "message": message}
+    (tmp_path / "s.jsonl").write_text(f"{json.dumps(line)}\n{json.dumps(entry)}\n")
+    session = cli("import", str(tmp_path / "s.jsonl"), "--json").json["files"][0]["id"]
+    for name in (program_id, "258c72", f"pi:{program_id}"):
+        assert "which zone?" in cli("sessions", "show", name).out
+    exported = cli("export", "258c72", "--format", "pi", "-o", str(tmp_path / "o"), "--json").json
+    assert exported["lost"] == []
+    assert session

@@ -262,6 +262,12 @@ def check_id(session: str) -> None:
         raise InvalidIdError(f"not a session id: {session[:60]!r}", hint="ids are 26 characters, 0-9 and A-Z")
 
 
+def check_name(name: str) -> None:
+    """Raise InvalidIdError unless the text may be the id, key or alias of a session."""
+    if not is_name(name):
+        raise InvalidIdError(f"not a session id or name: {name[:60]!r}", hint="1 to 500 printable characters")
+
+
 def no_session(session: str) -> NotFoundError:
     """Return the error for an id without a session."""
     return NotFoundError(f"there is no session {session}", session=session)
@@ -302,8 +308,7 @@ def check_metadata(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def resolve_name(name: str, holder: HolderLookup, ids_with_prefix: Callable[[str], Sequence[str]] | None = None) -> str:
     """Return the id behind a key or an alias or, if prefixes serve, the first letters of an id."""
-    if not is_name(name):
-        raise InvalidIdError(f"not a session id or name: {name[:60]!r}", hint="1 to 500 printable characters")
+    check_name(name)
     claim = holder(name)
     if claim is not None:
         return claim[0]

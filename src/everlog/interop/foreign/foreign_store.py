@@ -361,6 +361,7 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked):
 
     def fork(self, session: str, at: int | None = None) -> Metadata:
         """Raise UnsupportedError."""
+        self._find_row(session)
         _unsupported("forks", "import the session (everlog import) and fork it there")
 
     def resume(self, session: str) -> Metadata:

@@ -144,7 +144,8 @@ def compare_metadata(metadata: Metadata, facts: ListingScan, format_name: str, l
     """Count what a session has that a listing of its files does not show."""
     is_scope_kept = metadata.scope is not None and metadata.scope == facts.scope  # it says who takes part
     prefixes = (f"{format_name}:", f"{metadata.source}:")  # of names that an import gave
-    names = {name for name in metadata.names if not name.startswith(prefixes)}
+    program_ids = {name.partition(":")[2] for name in metadata.names if name.startswith(prefixes)}
+    names = {name for name in metadata.names if not name.startswith(prefixes)} - program_ids
     cwd = metadata.extra.get("cwd")
     lost = {
         "title": (metadata.title or "").strip() not in ("", facts.title),
