@@ -187,10 +187,123 @@ def test_a_directory_of_the_specification_is_taken_over_unchanged(root: Path) ->
     assert (metadata.title, metadata.model, metadata.cron_job_id) == ("Disks", "claude", "disk-check")
     assert metadata.message_count == 4
     assert metadata.extra == {"nextSeq": 6}
-    assert taken.append(everlog.user("and now?")).seq == 6
+    assert taken.append(everlog.user("and now?")).seq == 7, "6 adopts its metadata"
     assert (folder / "session.jsonl").read_bytes().startswith(DOCUMENT)
     taken.store.close()
     kept = msgspec.json.decode((folder / "metadata.json").read_bytes())
     assert kept["nextSeq"] == 6
     assert kept["name"] == "Disks"
     assert taken.verify() == ()
+
+
+FOREIGN = {
+    "name": "Disks",
+    "createdAt": "2025-02-11T09:59:58Z",
+    "lastMessageAt": "2025-02-11T10:00:04Z",
+    "model": "claude",
+    "messageCount": 4,
+    "source": "cron",
+    "cronJobId": "disk-check",
+    "systemPromptOverride": "Be brief.",
+    "metrics": {
+        "sessionId": "x",
+        "totalTurns": 2,
+        "totalTokens": {"inputTokens": 900, "outputTokens": 100, "totalTokens": 1000},
+        "totalToolCalls": 1,
+        "totalDurationMs": 4200,
+    },
+}
+ULID = "01JKT0Q2R0000000000000000A"
+
+
+def put_by_hand(root: Path, log: bytes = DOCUMENT, **changes: object) -> Path:
+    """Put a directory of the specification's program into a home."""
+    folder = root / "sessions" / ULID
+    folder.mkdir(parents=True)
+    (folder / "session.jsonl").write_bytes(log)
+    (folder / "metadata.json").write_bytes(msgspec.json.encode({"id": ULID, **FOREIGN, **changes}))
+    return folder
+
+
+def facts(session: everlog.Session) -> tuple[object, ...]:
+    """What the program's metadata file said."""
+    data = session.metadata
+    tokens = data.metrics.total_tokens
+    return (
+        data.title,
+        data.created_at,
+        data.source,
+        data.cron_job_id,
+        data.system_prompt_override,
+        (data.model, data.model_chosen),
+        (data.metrics.total_turns, data.metrics.total_tool_calls, data.metrics.total_duration_ms),
+        (tokens.input_tokens, tokens.output_tokens, tokens.total_tokens),
+    )
+
+
+ALL_FACTS = (
+    "Disks",
+    "2025-02-11T09:59:58Z",
+    "cron",
+    "disk-check",
+    "Be brief.",
+    ("claude", False),
+    (2, 1, 4200),
+    (900, 100, 1000),
+)
+
+
+@pytest.mark.parametrize("log", [DOCUMENT, b""])
+def test_the_first_append_adopts_the_metadata_so_that_the_file_is_a_cache(root: Path, log: bytes) -> None:
+    folder = put_by_hand(root, log)
+    with everlog.open_store(root) as store:
+        session = store.session(ULID)
+        assert facts(session) == ALL_FACTS, "before anything is written"
+        assert sorted(os.listdir(folder)) == ["metadata.json", "session.jsonl"], "a read leaves the directory alone"
+        stored = session.append(everlog.user("and now?"))
+        assert stored.seq == session.metadata.through.seq
+        assert facts(session) == ALL_FACTS
+        session.append(everlog.user("again"), expected_seq=stored.seq)
+        session.end_turn(duration_ms=800, usage=everlog.Usage(input_tokens=10, output_tokens=5))
+        assert session.metadata.metrics.total_turns == 3
+        assert session.verify() == ()
+    assert (folder / "session.jsonl").read_bytes().startswith(log)
+    for derived in (folder / "metadata.json", root / "index.db"):
+        derived.unlink()
+    with everlog.open_store(root) as store:
+        session = store.session(ULID)
+        assert facts(session)[:6] == ALL_FACTS[:6]
+        assert session.metadata.metrics.total_turns == 3
+        assert session.metadata.metrics.total_tokens.total_tokens == 1015
+        metas = [record for record in session.entries(after=-1) if isinstance(record, everlog.Meta)]
+        assert len(metas) == 1, "it is adopted once"
+        copy = session.fork().metadata
+        assert copy.created_at != ALL_FACTS[1] and copy.title == "Disks"
+
+
+def test_a_crash_before_the_cache_is_written_adopts_nothing_twice(root: Path) -> None:
+    folder = put_by_hand(root)
+    before = (folder / "metadata.json").read_bytes()
+    for text in ("one", "two"):
+        with everlog.open_store(root) as store:
+            store.session(ULID).append(everlog.user(text))
+        (folder / "metadata.json").write_bytes(before)
+    with everlog.open_store(root) as store:
+        session = store.session(ULID)
+        assert facts(session) == ALL_FACTS
+        assert [record.seq for record in session.records() if isinstance(record, everlog.Meta)] == [6]
+
+
+def test_metrics_of_the_program_that_wrote_single_numbers_are_read(root: Path) -> None:
+    put_by_hand(root, metrics={"totalTurns": 3, "totalTokens": 70, "totalToolCalls": 0, "totalDurationMs": 9})
+    with everlog.open_store(root) as store:
+        assert facts(store.session(ULID))[-2:] == ((3, 0, 9), (0, 0, 70))
+
+
+def test_a_damaged_metadata_file_hides_no_message(root: Path) -> None:
+    put_by_hand(root, createdAt=7, metrics="many", name=["x"])
+    with everlog.open_store(root) as store:
+        session = store.session(ULID)
+        assert session.metadata.message_count == 4
+        assert session.metadata.metrics.total_turns == 0
+        session.append(everlog.user("go on"))

@@ -1,4 +1,4 @@
-"""`sessions import` and `export`."""
+"""`import` and `export`."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def source(tmp_path: Path) -> Path:
 
 
 def test_a_folder_is_imported_once_and_the_source_stays(cli: Cli, source: Path) -> None:
-    done = cli("sessions", "import", str(source), "--json")
+    done = cli("import", str(source), "--json")
     (one,) = done.json["files"]
     assert (one["format"], one["recordsIn"], one["lost"]) == ("crabtalk", 3, 0)
     assert (one["stored"], one["alreadyThere"]) == (3, 0)
     assert (source / "crab_user_1.jsonl").read_bytes() == CRAB
-    again = cli("sessions", "import", str(source), "--json").json["files"][0]
+    again = cli("import", str(source), "--json").json["files"][0]
     assert (again["id"], again["stored"], again["alreadyThere"]) == (one["id"], 0, 3)
     assert "hello" in cli("sessions", "show", one["id"]).out
-    said = cli("sessions", "import", str(source)).out
+    said = cli("import", str(source)).out
     assert said.startswith(f"crab_user_1.jsonl → {one['id']}, crabtalk: ") and "3 already there" in said
 
 
@@ -43,68 +43,82 @@ def test_two_conversations_with_one_name_are_two_sessions_and_the_report_says_so
     other = source / "copy" / "crab_user_1.jsonl"
     other.parent.mkdir()
     other.write_bytes(CRAB.replace(b"hello", b"goodbye"))
-    done = cli("sessions", "import", str(source))
+    done = cli("import", str(source))
     assert done.code == 0 and len(set(re.findall(r"→ (\S+),", done.out))) == 2
     assert "goes another way than" in done.err
 
 
 def test_other_files_in_a_folder_are_named_and_are_no_failure(cli: Cli, source: Path) -> None:
     (source / "notes.txt").write_text("to do\n")
-    done = cli("sessions", "import", str(source))
+    done = cli("import", str(source))
     assert done.code == 0 and "notes.txt: not a session" in done.err
-    (skipped,) = cli("sessions", "import", str(source), "--json").json["skipped"]
+    (skipped,) = cli("import", str(source), "--json").json["skipped"]
     assert skipped["path"].endswith("notes.txt") and "JSON" in skipped["reason"]
 
 
 def test_files_that_are_none_are_named_and_the_others_come_in(cli: Cli, source: Path) -> None:
     (source / "what.jsonl").write_text("nonsense\n")
-    done = cli("sessions", "import", str(source))
+    done = cli("import", str(source))
     assert done.code == 1 and "crab_user_1.jsonl → " in done.out
     assert done.err.count("\n") == 1 and "what.jsonl" in done.err
-    assert cli("sessions", "import", str(source), "--format", "pi").code == 1
+    assert cli("import", str(source), "--format", "pi").code == 1
 
 
 def test_a_session_goes_back_byte_for_byte(cli: Cli, source: Path, tmp_path: Path) -> None:
-    session = cli("sessions", "import", str(source), "--json").json["files"][0]["id"]
+    session = cli("import", str(source), "--json").json["files"][0]["id"]
     out = tmp_path / "out"
-    done = cli("sessions", "export", session, "--format", "crabtalk", "-o", str(out), "--json")
+    done = cli("export", session, "--format", "crabtalk", "-o", str(out), "--json")
     (file,) = done.json["files"]
     assert Path(file).read_bytes() == CRAB and Path(file).stat().st_mode & 0o777 == 0o600
-    again = cli("sessions", "export", session, "--format", "crabtalk", "-o", str(out))
+    again = cli("export", session, "--format", "crabtalk", "-o", str(out))
     assert again.code == 1 and "already exists" in again.err
     cli("sessions", "append", session, "one more")
     other = tmp_path / "other"
-    cli("sessions", "export", session, "--format", "crabtalk", "-o", str(other))
+    cli("export", session, "--format", "crabtalk", "-o", str(other))
     (grown,) = other.iterdir()
     assert grown.read_bytes() == CRAB + b'{"role":"user","content":"one more"}\n'
 
 
 @pytest.mark.parametrize("name", ["native", "claude", "cersei", "picoclaw", "pi", "json"])
 def test_any_session_can_be_written_in_any_format(cli: Cli, source: Path, tmp_path: Path, name: str) -> None:
-    session = cli("sessions", "import", str(source), "--json").json["files"][0]["id"]
-    done = cli("sessions", "export", session, "--format", name, "-o", str(tmp_path / "o"), "--json")
+    session = cli("import", str(source), "--json").json["files"][0]["id"]
+    done = cli("export", session, "--format", name, "-o", str(tmp_path / "o"), "--json")
     assert done.code == 0, done.err
     text = Path(done.json["files"][0]).read_text()
     assert "hello, my key" in text
     if name not in ("native", "json"):
-        back = cli("sessions", "import", str(tmp_path / "o"), "--json").json["files"][0]
+        back = cli("import", str(tmp_path / "o"), "--json").json["files"][0]
         assert back["format"] == name and back["lost"] == 0
         shown = json.loads(cli("sessions", "show", back["id"], "--json").out)["messages"]
         assert [one["role"] for one in shown] == ["user", "assistant"]
 
 
 def test_pages_cover_secrets_up_and_say_so(cli: Cli, source: Path, tmp_path: Path) -> None:
-    session = cli("sessions", "import", str(source), "--json").json["files"][0]["id"]
+    session = cli("import", str(source), "--json").json["files"][0]["id"]
     for name in ("md", "html"):
-        done = cli("sessions", "export", session, "--format", name, "-o", str(tmp_path))
+        done = cli("export", session, "--format", name, "-o", str(tmp_path))
         assert "1 secret redacted" in done.err
         assert "ghp_" not in (tmp_path / f"{session}.{name}").read_text()
     keep = ("--no-redact", "-o", str(tmp_path / "kept"))
-    assert cli("sessions", "export", session, "--format", "md", *keep).err == ""
+    assert cli("export", session, "--format", "md", *keep).err == ""
     assert "ghp_" in (tmp_path / "kept" / f"{session}.md").read_text()
 
 
 def test_what_a_file_is_called_reaches_no_terminal_unchecked(root: Path, tmp_path: Path) -> None:
     (tmp_path / "x\x1b[31m.jsonl").write_bytes(b"nonsense\n")
-    done = run_on_terminal(root, "sessions", "import", str(tmp_path))
+    done = run_on_terminal(root, "import", str(tmp_path))
     assert done.code == 1 and "\x1b[31m" not in done.out
+
+
+def test_the_id_in_its_program_finds_an_imported_session(cli: Cli, tmp_path: Path) -> None:
+    program_id = "258c72ab-3f1c-4d0b-9a52-0c8f6a3b1dff"
+    line = {"type": "session", "version": 3, "id": program_id, "timestamp": "2026-03-01T10:00:00.000Z", "cwd": "/w"}
+    message = {"role": "user", "content": "which zone?", "timestamp": 1772359200000}
+    entry = {"type": "message", "id": "a1b2c3d4", "parentId": None, "timestamp": line["timestamp"], "message": message}
+    (tmp_path / "s.jsonl").write_text(f"{json.dumps(line)}\n{json.dumps(entry)}\n")
+    session = cli("import", str(tmp_path / "s.jsonl"), "--json").json["files"][0]["id"]
+    for name in (program_id, "258c72", f"pi:{program_id}"):
+        assert "which zone?" in cli("sessions", "show", name).out
+    exported = cli("export", "258c72", "--format", "pi", "-o", str(tmp_path / "o"), "--json").json
+    assert exported["lost"] == []
+    assert session

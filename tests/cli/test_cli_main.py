@@ -206,6 +206,30 @@ def test_every_command_has_help(cli: Cli) -> None:
 
 
 def test_a_usage_error_that_lists_choices_is_one_line(cli: Cli) -> None:
-    done = cli("sessions", "export", "01ARZ3NDEKTSV4RRFFQ69G5FAV")
+    done = cli("export", "01ARZ3NDEKTSV4RRFFQ69G5FAV")
     assert done.code == 2 and done.err.count("\n") == 1
     assert "Choose from: native, claude, " in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "suggestion"),
+    [
+        (("search", "x"), "`everlog sessions search` or `everlog memory search`"),
+        (("rm", "x"), "`everlog sessions rm`"),
+        (("memory", "rename"), "`everlog sessions rename`"),
+        (("sessions", "serve"), "`everlog serve`"),
+        (("sesions", "list"), "`everlog sessions`"),
+        (("sessions", "lst"), "`everlog sessions list`"),
+        (("ls",), "`everlog sessions list`"),
+    ],
+)
+def test_an_unknown_command_suggests_the_right_one_of_any_group(
+    cli: Cli, arguments: tuple[str, ...], suggestion: str
+) -> None:
+    done = cli(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.count("\n") == 1 and done.err.endswith(f"did you mean {suggestion}?\n")
+
+
+def test_an_unknown_command_that_is_like_no_other_suggests_nothing(cli: Cli) -> None:
+    assert "did you mean" not in cli("zzzzzz").err

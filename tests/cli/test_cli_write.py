@@ -394,3 +394,17 @@ def test_fork_at_a_record_that_is_not_there_is_one_line(cli: Cli, session: Sessi
     done = cli("sessions", "fork", session.id, "--at", "9")
     assert "(list the records with everlog sessions show ID --all)" in done.err
     assert done.code == 1 and done.err.count("\n") == 1 and done.out == ""
+
+
+def test_the_beginning_of_an_id_rewinds_only_when_confirmed(cli: Cli, root: Path, session: Session) -> None:
+    session.append_many([user("one"), user("two"), user("three")])
+    prefix = session.id[:20]
+    assert cli("sessions", "show", prefix).code == 0, "it is enough to read"
+    refused = cli("sessions", "rewind", prefix, "2")
+    assert (refused.code, refused.out) == (2, "") and session.id in refused.err and "--yes" in refused.err
+    declined = run_on_terminal(root, "sessions", "rewind", prefix, "2", typed=b"n\n")
+    assert declined.code == 130 and "Rewind" in declined.out
+    assert len(session.messages()) == 3
+    assert cli("sessions", "rewind", prefix, "2", "--yes").code == 0
+    assert cli("sessions", "rewind", session.id, "1").code == 0
+    assert [message.text for message in session.messages()] == ["one"]

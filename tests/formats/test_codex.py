@@ -501,7 +501,7 @@ def test_a_rollout_is_continued_by_its_own_program_and_not_written() -> None:
     ):
         with pytest.raises(UnsupportedError) as raised:
             refused()
-        assert "everlog sessions import" in str(raised.value.hint)
+        assert "everlog import" in str(raised.value.hint)
 
 
 def test_a_directory_of_rollouts_is_opened_as_a_store(tmp_path: Path) -> None:

@@ -240,7 +240,7 @@ def test_what_has_no_place_is_refused_with_a_hint(record: Any) -> None:
     session = held('{"role":"user","content":"a"}')
     with pytest.raises(UnsupportedError) as caught:
         DIALECT.encode_record(session.notes, session, record)
-    assert "everlog sessions import" in caught.value.hint
+    assert "everlog import" in caught.value.hint
 
 
 # --- the line about the session

@@ -472,7 +472,7 @@ def test_a_chat_is_continued_by_its_own_program_and_not_written() -> None:
     assert gemini.session_id_of(NAME, None) == NAME and gemini.is_id(NAME) and gemini.is_id(SESSION)
     with pytest.raises(UnsupportedError) as raised:
         gemini.build_session({}, AT, lambda stem: False)
-    assert "everlog sessions import" in str(raised.value.hint)
+    assert "everlog import" in str(raised.value.hint)
 
 
 def test_a_directory_of_chats_is_opened_as_a_store(tmp_path: Path) -> None:

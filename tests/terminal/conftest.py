@@ -17,6 +17,8 @@ from tests.terminal.terminal import Terminal
 
 # Fast, and nothing of its own accord: no titles by a model, no notes.
 CONFIG = """
+[agents.main]
+[agents.poet]
 [daemon]
 port = 0
 drain_seconds = 5

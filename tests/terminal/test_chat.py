@@ -239,6 +239,19 @@ def test_an_agent_a_sender_and_a_model_can_be_chosen(terminal: Start, store: Sto
     assert metadata.model_chosen
 
 
+def test_an_agent_of_an_unknown_name_is_started_only_when_confirmed(terminal: Start, store: Store) -> None:
+    screen = terminal("chat", "--agent", "pote")
+    screen.wait_for("there is no agent 'pote'; known: ", "poet", "Start it?")
+    screen.send(b"n\r")
+    assert screen.wait_for_end() == 130
+    assert store.list().total == 0
+    screen = terminal("chat", "--agent", "pote")
+    screen.wait_for("Start it?")
+    screen.send(b"y\r")
+    wait_for_prompt(screen)
+    assert only_session(store).metadata.agent == "pote"
+
+
 def test_without_colours_nothing_is_coloured(terminal: Start) -> None:
     screen = begin(terminal, NO_COLOR="1")
     screen.say("!say **bold** and `code`")

@@ -34,6 +34,14 @@ def test_a_prompt_is_answered_with_the_text_alone(root: Path, store: Store) -> N
     assert [one.role for one in only_session(store).messages()] == ["user", "assistant"]
 
 
+def test_words_are_the_prompt(root: Path, store: Store) -> None:
+    done = run_process(root, "chat", "!say", "hello")
+    assert (done.code, done.out, done.err) == (0, "hello\n", "")
+    store.create(agent="poet")
+    assert run_process(root, "chat", "!say a verse", "--agent", "poet").out == "a verse\n"
+    assert store.list(agent="main").total == 1, "a session has that agent, so it is not unknown"
+
+
 def test_an_answer_in_json_has_the_messages_and_what_they_took(root: Path, daemon: Serve) -> None:
     asked = ("chat", "--json", "-p", '!call current_time {"timezone": "UTC"}')
     here = run_process(root, *asked).json
@@ -77,6 +85,8 @@ def test_an_answer_on_a_terminal_is_made_safe_and_a_pipe_gets_it_whole(root: Pat
         (("--resume", "01ABCDEFG", "-p", "x"), 1, "01ABCDEFG"),
         (("--resume", "-p", "x"), 1, "there is no session to resume"),
         (("-p", "  "), 2, "the prompt is empty"),
+        (("hello", "-p", "x"), 2, "give the prompt once"),
+        (("hello", "--agent", "pote"), 1, "there is no agent 'pote' (known: main, poet; name another"),
         (("-p", "!fail denied"), 1, "a key that is not accepted"),
         (("-p", "x", "--model", "nobody:m"), 1, "nobody"),
         (("--nonsense",), 2, "--nonsense"),

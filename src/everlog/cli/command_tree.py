@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any
 
 import click
 
 from everlog.cli.options import location_options
 
+_SUGGESTIONS = 2  # commands that an unknown name is answered with
+
+
+SYNONYMS = {  # what a user may type → the command that does it
+    "sessions migrate": "import",
+    "ls": "sessions list",
+    "delete": "sessions rm",
+    "remove": "sessions rm",
+    "resume": "chat --resume",
+    "daemon": "serve",
+}
+
 
 class LazyGroup(click.Group):
     """A group that lists its commands by name and imports each on first use."""
 
-    def __init__(self, *arguments: Any, locations: Mapping[str, str], **options: Any) -> None:
+    def __init__(
+        self,
+        *arguments: Any,
+        locations: Mapping[str, str],
+        aliases: Mapping[str, str] = MappingProxyType({}),
+        **options: Any,
+    ) -> None:
         super().__init__(*arguments, **options)
         self.locations = locations  # command name → "module:attribute" in everlog.cli
+        self.aliases = aliases  # further names that are not listed
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order of `locations`."""
@@ -24,12 +44,51 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return a command; None if there is none of that name."""
-        if cmd_name not in self.locations:
+        location = self.locations.get(cmd_name) or self.aliases.get(cmd_name)
+        if location is None:
             return None
-        module, attribute = self.locations[cmd_name].split(":")
+        module, attribute = location.split(":")
         command = getattr(import_module(f"everlog.cli.{module}"), attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that is named; of an unknown name, suggest commands of any group."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            group = ctx.command_path.partition(" ")[2]
+            suggestions = suggest_commands(args[0], group)
+            if not suggestions:
+                raise
+            quoted = " or ".join(f"`everlog {path}`" for path in suggestions)
+            raise click.UsageError(f"No such command {args[0]!r}; did you mean {quoted}?") from error
+
+
+def suggest_commands(name: str, group: str) -> Sequence[str]:
+    """Return the commands that a name may stand for: of this name in any group, else of a similar one here."""
+    if synonym := SYNONYMS.get(f"{group} {name}".strip()) or SYNONYMS.get(name):
+        return (synonym,)
+    paths = list(_command_paths())
+    same_name = [path for path in paths if path.rpartition(" ")[2] == name]
+    if same_name:
+        return same_name[:_SUGGESTIONS]
+    from difflib import get_close_matches  # takes 5 ms
+
+    inner = {path.rpartition(" ")[2]: path for path in paths if path.rpartition(" ")[0] == group}
+    similar = get_close_matches(name, inner, n=1)
+    further = {path.rpartition(" ")[2]: path for path in reversed(paths)}
+    return [inner[match] for match in similar] or [further[match] for match in get_close_matches(name, further, n=1)]
+
+
+def _command_paths() -> Iterator[str]:
+    """Yield the words of every command, those of the first level first."""
+    yield from root.locations
+    for name, location in root.locations.items():
+        group = globals().get(name) if location.startswith("command_tree:") else None
+        yield from (f"{name} {command}" for command in (group.locations if isinstance(group, LazyGroup) else ()))
 
 
 class DefaultCommandGroup(LazyGroup):
@@ -48,10 +107,10 @@ class DefaultCommandGroup(LazyGroup):
 
 
 def lazy_group(
-    locations: Mapping[str, str], cls: type[LazyGroup] = LazyGroup
+    locations: Mapping[str, str], cls: type[LazyGroup] = LazyGroup, **options: Any
 ) -> Callable[[Callable[..., Any]], click.Group]:
     """Make a group of commands that are imported on first use."""
-    return lambda function: click.group(cls=cls, locations=locations)(location_options()(function))
+    return lambda function: click.group(cls=cls, locations=locations, **options)(location_options()(function))
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, is_set: bool) -> None:
@@ -72,9 +131,11 @@ def _print_version(ctx: click.Context, _: click.Parameter, is_set: bool) -> None
         "sessions": "command_tree:sessions",
         "memory": "command_tree:memory",
         "cron": "command_tree:cron",
+        "route": "route:route",
+        "import": "import_export:import_",
+        "export": "import_export:export",
         "archive": "command_tree:archive",
         "store": "command_tree:store",
-        "route": "route:route",
         "config": "command_tree:config",
         "doctor": "doctor:doctor",
         "completion": "completion:completion",
@@ -115,10 +176,9 @@ def root() -> None:
         "parts": "sessions:parts",
         "prune": "sessions_maintenance:prune",
         "reclaim": "sessions_maintenance:reclaim",
-        "import": "sessions_import:import_",
-        "export": "sessions_import:export",
-        "migrate": "sessions_import:migrate",
-    }
+        "migrate": "import_export:migrate",
+    },
+    aliases={"import": "import_export:import_", "export": "import_export:export"},
 )
 def sessions() -> None:
     """List, read, write and maintain sessions."""

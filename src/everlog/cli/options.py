@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from everlog.cli.output import one_line, progress, shorten, warn
+from everlog.cli.output import is_terminal, one_line, progress, shorten, warn
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -159,6 +160,24 @@ def find_session(store: Store, name: str) -> Session:
     from everlog.session import Session
 
     return Session(store, store.port.resolve(name, prefix=True))
+
+
+def confirm_prefix(session: Session, name: str, action: str, *, yes: bool) -> None:
+    """Ask before a destructive action on a session that is named by the beginning of its id only."""
+    from everlog.errors import NotFoundError
+
+    if yes:
+        return
+    try:
+        session.store.port.resolve(name)
+    except NotFoundError:
+        if not is_terminal(sys.stdin):
+            raise click.UsageError(f"{name} is the beginning of {session.id}: give the whole id, or --yes") from None
+        title = one_line(session.metadata.display_title)
+        click.confirm(f"{action} {session.id} ({title})?", abort=True, err=True)
+
+
+yes_option = click.option("--yes", is_flag=True, help="Do not ask when ID is only the beginning of an id.")
 
 
 async def find_async_session(store: AsyncStore, name: str) -> AsyncSession:

@@ -12,12 +12,14 @@ import click
 from everlog.cli import output
 from everlog.cli.options import (
     command,
+    confirm_prefix,
     find_session,
     open_chosen_store,
     open_session,
     optional_session_argument,
     parse_age,
     session_argument,
+    yes_option,
 )
 
 if TYPE_CHECKING:
@@ -233,13 +235,15 @@ def _print_pruned(entries: list[dict[str, Any]], deleted: int, *, dry_run: bool)
 
 @command()
 @session_argument
-def reclaim(session_id: str, as_json: bool) -> None:
+@yes_option
+def reclaim(session_id: str, yes: bool, as_json: bool) -> None:
     """Remove skipped lines from a PicoClaw session.
 
     These are the lines that PicoClaw no longer reads. They are archived first (see everlog archive
     list). Other kinds of sessions have nothing to reclaim.
     """
     with open_session(session_id) as session:
+        confirm_prefix(session, session_id, "Remove skipped lines of", yes=yes)
         freed = session.reclaim()
     text = f"{session.id}: {output.size(freed)} freed" if freed else "nothing to reclaim"
     output.print_answer({"id": session.id, "bytesFreed": freed}, text, as_json)

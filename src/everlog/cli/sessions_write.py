@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from everlog.cli import output
-from everlog.cli.options import command, complete_agent, open_chosen_store, open_session, session_argument
+from everlog.cli.options import (
+    command,
+    complete_agent,
+    confirm_prefix,
+    open_chosen_store,
+    open_session,
+    session_argument,
+    yes_option,
+)
 
 if TYPE_CHECKING:
     from everlog.model import Metadata
@@ -158,13 +166,15 @@ def delete_message(session_id: str, seqs: tuple[int, ...], undo: bool, as_json: 
 @command()
 @session_argument
 @click.argument("seq", type=click.IntRange(min=0))
-def rewind(session_id: str, seq: int, as_json: bool) -> None:
+@yes_option
+def rewind(session_id: str, seq: int, yes: bool, as_json: bool) -> None:
     """Rewind a session to message SEQ.
 
     Later messages leave the conversation; this cannot be undone, but the log keeps them. 0 rewinds
     to the start.
     """
     with open_session(session_id) as session:
+        confirm_prefix(session, session_id, "Rewind", yes=yes)
         marker = session.rewind(seq)
     answer = {"seq": marker.seq, "toSeq": marker.to_seq}
     output.print_answer(answer, f"rewound to {marker.to_seq or 'the start'}", as_json)

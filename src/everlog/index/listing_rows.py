@@ -144,9 +144,13 @@ class SessionIndex:
         return None if row is None else (row[0], row[1] or 0)
 
     def ids_with_prefix(self, prefix: str) -> list[str]:
-        """Return at most two ids that start with a prefix."""
+        """Return at most two ids that start with a prefix, or are those of a key or alias that does."""
         with self.database.read_cursor() as cursor:
-            rows = cursor.execute("SELECT id FROM session WHERE id >= ? AND id < ? LIMIT 2", (prefix, prefix + "~"))
+            rows = cursor.execute(
+                "SELECT id FROM session WHERE id >= :low AND id < :high UNION"
+                " SELECT id FROM name WHERE name >= :low AND name < :high AND instr(name, char(0)) = 0 LIMIT 2",
+                {"low": prefix, "high": prefix + "\U0010ffff"},
+            )
             return [row[0] for row in rows]
 
     # --- the directory

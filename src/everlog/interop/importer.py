@@ -116,15 +116,16 @@ def _find_target(store: Store, format: ForeignFormat, source: ForeignSession) ->
     """Return the session of this conversation, created if there is none, and the first with its id.
 
     Its key is its id in its format; a conversation that has the same id and went another way has
-    the next free `id~2`, `id~3`…. Its own key and aliases become aliases, unless another session
-    holds them: an import never goes into that session.
+    the next free `id~2`, `id~3`…. Its key, or else its id, and its aliases become aliases, unless another
+    session holds them: an import never goes into that session.
     """
     name = f"{format.NAME}:{source.session_id}"
     if not is_name(f"{name}~999"):
         raise FormatError(f"not a valid session name: {name[:60]!r}")
     metadata = {key: value for key, value in source.metadata.items() if key in SETTABLE}
     metadata.pop("model", None)  # it is only that of the answers
-    names = (metadata.pop("key", ""), *metadata.pop("aliases", ()))
+    # Without a key of its own, it is found by its id in its program too.
+    names = (metadata.pop("key", source.session_id), *metadata.pop("aliases", ()))
     free_names = [alias for alias in dict.fromkeys(names) if is_name(alias) and _is_free(store, alias)]
     metadata |= {"aliases": free_names, "source": metadata.get("source", format.NAME)}
     number, first = 1, ""

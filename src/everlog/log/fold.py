@@ -11,14 +11,14 @@ The context for a model is read backward by `context.build` and equals this fold
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from everlog.ids import LAST, milliseconds, timestamp
+from everlog.ids import LAST, epoch_ms, milliseconds, timestamp
 from everlog.log.markers import Markers
 from everlog.log.usage_fold import UsageFold, parse_cost, parse_count
 from everlog.model import (
@@ -45,6 +45,8 @@ from everlog.model import (
     Tokens,
     Unknown,
 )
+
+ADOPTION_KEY = "createdAt"  # in a `meta` record: it adopts what another program counted
 
 
 class View(msgspec.Struct, frozen=True):
@@ -96,7 +98,7 @@ class MetadataFold:
     @classmethod
     def empty(cls, session_id: str) -> MetadataFold:
         """Return the fold of an empty log."""
-        created = timestamp(min(milliseconds(session_id), LAST) / 1000)
+        created = _time_of(session_id)
         return cls(
             Metadata(id=session_id, created_at=created, last_message_at=created, metrics=Metrics(session_id=session_id))
         )
@@ -117,6 +119,8 @@ class MetadataFold:
                 self._add_usage(record)
         elif isinstance(record, Meta):
             self._base = apply_changes(self._base, record.set)
+            if record.seq == 0 or ADOPTION_KEY in record.set:
+                self._base = adopt_counts(self._base, record.set)
             self._copied_messages = _count_copied(self._base)
             if record.set.get("forkedFrom"):
                 self._usage.clear()
@@ -160,6 +164,10 @@ class MetadataFold:
         elif message.run_id or base.run is None:  # else it belongs to the running turn
             usage.begin_exchange(day, base.model)
 
+    def set_metrics(self, metrics: Metrics) -> None:
+        """Set the sums over turns, of a log whose records do not hold them all."""
+        self._base = replace(self._base, metrics=metrics)
+
     def skip_damaged(self) -> None:
         """Skip a damaged line: its seq is not reused."""
         self.seq += 1
@@ -189,8 +197,8 @@ def apply_changes(metadata: Metadata, changes: dict[str, Any]) -> Metadata:
     Unknown keys are kept. A value that is invalid for a native key changes nothing: another
     version wrote it, and the record still has it.
     """
-    if "forkedFrom" in changes:  # the turn and the queue belong to the original
-        metadata = replace(metadata, run=None, waiting=())
+    if "forkedFrom" in changes:  # the turn, the queue and the time belong to the original
+        metadata = replace(metadata, run=None, waiting=(), created_at=_time_of(metadata.id))
     for key, value in changes.items():
         if key not in SETTABLE and key in _NATIVE_KEYS:
             continue  # counted by the fold, not settable
@@ -212,6 +220,57 @@ def settable_fields(metadata: Metadata) -> dict[str, Any]:
     """Return the fields that were set and not counted; empty values are left out."""
     data = to_builtins(metadata)
     return {key: data[key] for key in data if key in SETTABLE and data[key] not in _EMPTY.get(key, ())}
+
+
+def initial_fields(metadata: Metadata) -> dict[str, Any]:
+    """Return what a `meta` record must hold so that the log alone restores metadata that no record holds.
+
+    Beside the fields that can be set: the keys of another program, and what it counted.
+    """
+    fields = {**metadata.extra, **settable_fields(metadata)}
+    has_counts = metadata.metrics != Metrics(session_id=metadata.metrics.session_id)
+    if metadata.created_at != _time_of(metadata.id) or has_counts:
+        fields[ADOPTION_KEY] = metadata.created_at
+    if has_counts:
+        fields["metrics"] = msgspec.to_builtins(metadata.metrics)
+    if metadata.model and not metadata.model_chosen:
+        fields["modelChosen"] = False
+    return fields
+
+
+def adopt_counts(metadata: Metadata, fields: Mapping[str, Any]) -> Metadata:
+    """Return the metadata with the counts that another program made: these, or none."""
+    created, metrics = fields.get(ADOPTION_KEY), parse_metrics(fields.get("metrics"))
+    is_time = isinstance(created, str) and epoch_ms(created) is not None
+    return replace(
+        metadata,
+        created_at=str(created) if is_time else _time_of(metadata.id),
+        metrics=replace(metrics, session_id=metadata.id),
+        model_chosen=metadata.model_chosen and fields.get("modelChosen") is not False,
+    )
+
+
+def parse_metrics(value: object) -> Metrics:
+    """Return the metrics of a metadata file; zeros for what it lacks.
+
+    The number of tokens may be one number, as some writers of the specification have it.
+    """
+    data = value if isinstance(value, dict) else {}
+    tokens = data.get("totalTokens")
+    counts = tokens if isinstance(tokens, dict) else {"totalTokens": tokens}
+    incoming, outgoing = parse_count(counts.get("inputTokens")), parse_count(counts.get("outputTokens"))
+    return Metrics(
+        total_turns=parse_count(data.get("totalTurns")),
+        total_tokens=Tokens(incoming, outgoing, parse_count(counts.get("totalTokens")) or incoming + outgoing),
+        total_tool_calls=parse_count(data.get("totalToolCalls")),
+        total_duration_ms=parse_count(data.get("totalDurationMs")),
+        total_cost=parse_cost(data.get("totalCost")),
+    )
+
+
+def _time_of(session_id: str) -> str:
+    """Return the time in an id."""
+    return timestamp(min(milliseconds(session_id), LAST) / 1000)
 
 
 _EMPTY: dict[str, tuple[Any, ...]] = {"model": ("",), "aliases": ((), []), "generations": ({},)}

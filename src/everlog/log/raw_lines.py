@@ -83,7 +83,7 @@ def start_fold(first: RawLine | None, source: Metadata) -> MetadataFold:
     blank = MetadataFold.empty(source.id).metadata(1, 0)
     if first is not None and isinstance(first.entry, Meta) and first.seq == 0:
         return MetadataFold(blank)
-    fields = {**source.extra, **settable_fields(source)}
+    fields = {**source.extra, **settable_fields(source), "createdAt": source.created_at}
     return MetadataFold(from_builtins({**to_builtins(blank), **fields}))
 
 

@@ -270,7 +270,11 @@ class InMemoryStore(StoreVerbs):
 
     def _ids_with_prefix(self, prefix: str) -> Sequence[str]:
         with self._lock:
-            return [session for session in self._logs if session.startswith(prefix)][:2]
+            logs = self._logs.items()
+            named = (
+                session for session, log in logs if any(n.startswith(prefix) for n in (session, *log.metadata.names))
+            )
+            return list(islice(named, 2))
 
     def _newest_chat(self, thread: str) -> tuple[str, int] | None:
         with self._lock:

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from everlog.errors import ConflictError, FormatError, InvalidIdError, NotFoundError, SessionBusyError, StoreFullError
 from everlog.ids import is_name, is_ulid
-from everlog.log.fold import MetadataFold, apply_changes, from_builtins, settable_fields
+from everlog.log.fold import ADOPTION_KEY, MetadataFold, apply_changes, from_builtins, initial_fields, settable_fields
 from everlog.log.line_codec import (
     SEAL,
     build_line,
@@ -106,8 +106,21 @@ def drop_injected(records: Sequence[AnyRecord]) -> Sequence[AnyRecord]:
 def birth_line(fold: MetadataFold) -> bytes:
     """Return the line with seq 0, written with the first record: the initial metadata."""
     metadata = fold.metadata(1, 0)
-    _, body = encode(Meta(set=settable_fields(metadata), timestamp=metadata.created_at))
+    _, body = encode(Meta(set=initial_fields(metadata), timestamp=metadata.created_at))
     return build_line(body, "meta", 0)
+
+
+def adoption_line(fold: MetadataFold, seq: int, timestamp: str) -> bytes | None:
+    """Return the line that adopts metadata which no record holds into the log; None if there are none.
+
+    It precedes the first record that we append to a log which another program began.
+    """
+    metadata = fold.metadata(1, 0)
+    fields = initial_fields(metadata)
+    if not fields:
+        return None
+    _, body = encode(Meta(set={ADOPTION_KEY: metadata.created_at, **fields}, timestamp=timestamp))
+    return build_line(body, "meta", seq)
 
 
 def refuse_newer_schema(session: str, newest: int) -> NoReturn:
@@ -249,6 +262,12 @@ def check_id(session: str) -> None:
         raise InvalidIdError(f"not a session id: {session[:60]!r}", hint="ids are 26 characters, 0-9 and A-Z")
 
 
+def check_name(name: str) -> None:
+    """Raise InvalidIdError unless the text may be the id, key or alias of a session."""
+    if not is_name(name):
+        raise InvalidIdError(f"not a session id or name: {name[:60]!r}", hint="1 to 500 printable characters")
+
+
 def no_session(session: str) -> NotFoundError:
     """Return the error for an id without a session."""
     return NotFoundError(f"there is no session {session}", session=session)
@@ -289,8 +308,7 @@ def check_metadata(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def resolve_name(name: str, holder: HolderLookup, ids_with_prefix: Callable[[str], Sequence[str]] | None = None) -> str:
     """Return the id behind a key or an alias or, if prefixes serve, the first letters of an id."""
-    if not is_name(name):
-        raise InvalidIdError(f"not a session id or name: {name[:60]!r}", hint="1 to 500 printable characters")
+    check_name(name)
     claim = holder(name)
     if claim is not None:
         return claim[0]

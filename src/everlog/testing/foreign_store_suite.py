@@ -24,6 +24,7 @@ from everlog.interop.formats.format_types import InMemorySource
 from everlog.model import Compaction, Message, ToolCall, assistant, tool_result, user
 from everlog.session import Session, Store
 from everlog.stores.file.file_store import FileStore
+from everlog.testing.stores.unknown_session import check_unknown_name, check_unknown_session
 
 _UUID = "3f1c7f0e-5c1a-4d0b-9a52-0c8f6a3b1dff"
 HOSTILE_IDS = ("", ".", "..", "../x", "/etc/passwd", "a/b", "a\0b", "x" * 300, "..\\x", "\n")
@@ -259,6 +260,15 @@ class ForeignStoreConformance:
             assert store.session(_UUID) == named_by_uuid != session
             with self._open_store(_files(root)) as (copy, _):
                 assert copy.session("support-42").id == session.id
+
+    def test_an_unknown_session_is_the_error_of_every_store(self) -> None:
+        """The type, the words and the facts are those of a native store."""
+        with self._open_store() as (store, root):
+            before = _files(root)
+            for name in ("0" * 26, "support-42", "258c72", "agent:nobody:direct:7"):
+                check_unknown_name(store.port, name)
+                check_unknown_session(store.port, name)
+            assert _files(root) == before
 
     def test_hostile_ids_change_nothing(self) -> None:
         """They are checked against the format's own pattern and never become a path."""

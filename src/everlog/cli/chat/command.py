@@ -11,10 +11,12 @@ from everlog.cli import output
 from everlog.cli.options import chosen_home, chosen_location, command, complete_agent, complete_session, warn_of_reports
 
 if TYPE_CHECKING:
+    from everlog.aio import AsyncStore
     from everlog.cli.chat.session_choice import SessionChoice
 
 
 @command()
+@click.argument("words", metavar="[TEXT]", nargs=-1)
 @click.option("--new", "is_new", is_flag=True, help="Start a new session.")
 @click.option(
     "--resume",
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 @click.option("-p", "--prompt", metavar="TEXT", help="Send TEXT, print the answer, and exit.")
 def chat(
     *,
+    words: tuple[str, ...],
     is_new: bool,
     resume: str | None,
     agent: str | None,
@@ -41,9 +44,12 @@ def chat(
     """Chat with an agent.
 
     Continues the current session of the agent and the sender. Uses the daemon if one is running for
-    the home, else runs in this process. Piped input is sent as the prompt, or appended to -p. Type
-    /help in a chat for its commands and keys.
+    the home, else runs in this process. With TEXT or -p it sends that, prints the answer and exits.
+    Piped input is sent as the prompt, or appended to it. Type /help in a chat for its commands and
+    keys.
     """
+    if words and prompt is not None:
+        raise click.UsageError("give the prompt once: as TEXT or with -p")
     if is_new and resume is not None:
         raise click.UsageError("--new cannot be combined with --resume")
     if resume and (agent or sender):
@@ -52,11 +58,11 @@ def chat(
         value.encode()  # fail here if it is not UTF-8, instead of storing another name
     if model and model != "offline" and not all(model.partition(":")):
         raise click.UsageError(f"{model!r} is not a model: use provider:name, or offline")
-    text = _read_prompt(prompt)
+    text = _read_prompt(" ".join(words) if words else prompt)
     if text is None and as_json:
-        raise click.UsageError("--json needs -p or piped input")
+        raise click.UsageError("--json needs TEXT or piped input")
     if text is None and not (output.is_terminal(sys.stdin) and output.is_terminal(sys.stdout)):
-        raise click.UsageError("a chat needs a terminal: use -p TEXT")
+        raise click.UsageError("a chat needs a terminal: give TEXT to send")
     import asyncio  # takes 50 ms; not needed to list the commands
 
     from everlog.cli.chat.session_choice import SessionChoice
@@ -66,7 +72,7 @@ def chat(
 
 
 def _read_prompt(prompt: str | None) -> str | None:
-    """Return the prompt from -p and piped input; None for an interactive chat."""
+    """Return the prompt from the arguments and piped input; None for an interactive chat."""
     if sys.stdin is None or sys.stdin.isatty():
         piped = ""
         if prompt is None:
@@ -79,6 +85,21 @@ def _read_prompt(prompt: str | None) -> str | None:
     return combined
 
 
+async def _check_agent(store: AsyncStore, name: str) -> None:
+    """Ask before an agent is made by a name that neither the settings nor any session has."""
+    from everlog.cli.chat.session_choice import agent_names
+    from everlog.errors import NotFoundError
+
+    names = agent_names(store.sync.settings)
+    if name.lower() in map(str.lower, names) or (await store.list(limit=1, agent=name)).total:
+        return
+    problem = f"there is no agent {name[:60]!r}"
+    if not (output.is_terminal(sys.stdin) and output.is_terminal(sys.stdout)):
+        hint = f"known: {', '.join(names)}; name another in the settings: [agents.NAME]"
+        raise NotFoundError(problem, hint=hint)
+    click.confirm(output.one_line(f"{problem}; known: {', '.join(names)}. Start it?"), abort=True)
+
+
 async def _run_chat(choice: SessionChoice, prompt: str | None, as_json: bool) -> None:
     from everlog.cli.chat.backend import find_backend
     from everlog.cli.chat.session_choice import choose_session
@@ -86,6 +107,8 @@ async def _run_chat(choice: SessionChoice, prompt: str | None, as_json: bool) ->
     home, location = chosen_home(), chosen_location()
     backend = await find_backend(home, location)
     try:
+        if choice.agent:
+            await _check_agent(backend.store, choice.agent)
         session = await choose_session(backend, choice)
         if prompt is not None:
             from everlog.cli.chat.oneshot import ask

@@ -17,6 +17,7 @@ from everlog.identity.route import Router, Routing
 from everlog.model import Metadata
 from everlog.render.transcript_items import MessageItem, NoteItem, build_items
 from everlog.session import Session, Store
+from everlog.settings import Settings
 
 BRIEF_LINES = 6  # of a message of the last exchange
 
@@ -97,6 +98,13 @@ def model_of(store: Store, metadata: Metadata) -> str:
     """Return the model that answers in a session."""
     session_model = metadata.model if metadata.model_chosen else ""
     return session_model or store.settings.model_of(metadata.agent)
+
+
+def agent_names(settings: Settings) -> list[str]:
+    """Return the agents that the settings name, the default agent first."""
+    default = Router(Routing.of(settings)).default_agent
+    rules = (rule.agent for rule in settings.dispatch.rules if rule.agent)
+    return list(dict.fromkeys((default, "main", *settings.agents, *rules)))
 
 
 def describe_session(session: Session, location: str) -> Iterator[Line]:

@@ -179,7 +179,7 @@ class ForeignFiles(Transcript):
             raise StoreFullError(
                 f"session {self.stem} would have {total} bytes; {self._format.NAME} loads at most"
                 f" {self._format.TOTAL_BYTES}",
-                hint="import the session (everlog sessions import) and continue it there",
+                hint="import the session (everlog import) and continue it there",
             )
 
     def rewrite(self, edit: FileEdit, old_files: OldFiles | None = None) -> None:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from everlog.index.search.search_index import SearchIndex
 
 _CREATION_LOCK = "the making of sessions"  # names a lock file: must not change
-IMPORT_HINT = "import the session (everlog sessions import) and continue it there"
+IMPORT_HINT = "import the session (everlog import) and continue it there"
 
 
 class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked):
@@ -358,7 +358,8 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked):
 
     def fork(self, session: str, at: int | None = None) -> Metadata:
         """Raise UnsupportedError."""
-        _unsupported("forks", "import the session (everlog sessions import) and fork it there")
+        self._find_row(session)
+        _unsupported("forks", "import the session (everlog import) and fork it there")
 
     def resume(self, session: str) -> Metadata:
         """Raise UnsupportedError: the session's program always continues the newest one."""

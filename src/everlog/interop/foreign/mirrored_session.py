@@ -206,7 +206,7 @@ class Mirror(MirrorFollower):
                 if followed is None:
                     raise UnsupportedError(
                         f"{self.format.NAME} session {self.name} cannot be continued here",
-                        hint="import the session (everlog sessions import) and continue it there",
+                        hint="import the session (everlog import) and continue it there",
                     )
                 plan.state = followed.state
                 read_records = list(self._records(followed.items, len(plan.mirrored)))

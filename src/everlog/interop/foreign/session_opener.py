@@ -16,7 +16,6 @@ from pathlib import Path
 
 from everlog.errors import (
     EverlogError,
-    InvalidIdError,
     LogDamagedError,
     NotFoundError,
     SessionBusyError,
@@ -34,10 +33,10 @@ from everlog.interop.formats.format_types import derive_id
 from everlog.model import Damaged
 from everlog.ports import Store
 from everlog.settings import SessionSettings, Settings
+from everlog.stores import rules
 from everlog.stores.file import disk
 from everlog.stores.in_memory import InMemoryStore
 from everlog.stores.process_fork import register_fork_hooks
-from everlog.stores.rules import no_session
 from everlog.stores.store_verbs import StoreVerbs
 
 LOCK_TIMEOUT = 5.0  # seconds that another writer may hold a session
@@ -112,11 +111,8 @@ class SessionOpener(StoreVerbs):
         row = self._catalogue.find(session)
         if row is not None:
             return row
-        if not any(format.is_id(session.partition(":")[0]) for format in self._formats):
-            raise InvalidIdError(
-                f"not a session id: {session[:60]!r}", hint="use the ids of the program that the sessions belong to"
-            )
-        raise no_session(session)
+        rules.check_name(session)
+        raise rules.no_session(session)
 
     @contextmanager
     def _locked_mirror(self, session: str) -> Iterator[Mirror]:

@@ -14,7 +14,7 @@ from everlog.ids import epoch_ms
 from everlog.interop.formats.format_types import ListingScan, Summary
 from everlog.model import Compaction, File, Image, Message, Metadata, OtherBlock, Text, Thinking, ToolCall, Usage
 
-IMPORT_HINT = "import the session (everlog sessions import) and continue it there"
+IMPORT_HINT = "import the session (everlog import) and continue it there"
 _FINER_THAN_MS = re.compile(r"\.\d{3}\d*[1-9]")
 _BLOCK_NAMES: dict[type, str] = {Image: "image", File: "file", OtherBlock: "block of an unknown type"}
 # Stop reasons of any program → that of Anthropic's API.
@@ -144,7 +144,8 @@ def compare_metadata(metadata: Metadata, facts: ListingScan, format_name: str, l
     """Count what a session has that a listing of its files does not show."""
     is_scope_kept = metadata.scope is not None and metadata.scope == facts.scope  # it says who takes part
     prefixes = (f"{format_name}:", f"{metadata.source}:")  # of names that an import gave
-    names = {name for name in metadata.names if not name.startswith(prefixes)}
+    program_ids = {name.partition(":")[2] for name in metadata.names if name.startswith(prefixes)}
+    names = {name for name in metadata.names if not name.startswith(prefixes)} - program_ids
     cwd = metadata.extra.get("cwd")
     lost = {
         "title": (metadata.title or "").strip() not in ("", facts.title),

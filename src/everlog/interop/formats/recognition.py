@@ -67,7 +67,7 @@ def detect(path: str, head: bytes, formats: Sequence[ForeignFormat]) -> ForeignF
 def explain_refusal(path: str, head: bytes, formats: Sequence[ForeignFormat]) -> str:
     """Return why a file is not a session that can be used in place: what it is, or what it is near to."""
     if (format := detect(path, head, formats)) is not None:
-        return f"a {format.NAME} session, which everlog sessions import reads"
+        return f"a {format.NAME} session, which everlog import reads"
     if path in COMPANIONS:
         return COMPANIONS[path]
     if not head:

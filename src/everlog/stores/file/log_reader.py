@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Self
 
 from everlog.log import scan
+from everlog.log.fold import ADOPTION_KEY
 from everlog.log.line_codec import decode, decode_fast, peek_seq
 from everlog.log.parts import part_name, part_number
 from everlog.model import MARKERS, AnyRecord, Damaged, Entry, Meta
@@ -205,6 +206,14 @@ def make_entry(file: str, start: int, stop: int, line: bytes | None, seq: int | 
 def is_birth_record(entry: Entry | AnyRecord) -> bool:
     """Return whether an entry is the birth record: seq 0, with the initial metadata."""
     return isinstance(entry, Meta) and entry.seq == 0
+
+
+def holds_metadata(log: LogReader) -> bool:
+    """Return whether a log holds the metadata it began with: by its birth record, or adopted later."""
+    first = next(log.forward(), None)
+    if first is None or is_birth_record(first):
+        return first is not None
+    return any(isinstance(entry, Meta) and ADOPTION_KEY in entry.set for entry in log.forward())
 
 
 def read_entries(log: LogReader, after: int, limit: int | None) -> Iterator[Entry]:

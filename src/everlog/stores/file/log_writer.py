@@ -27,7 +27,7 @@ from everlog.ports import SessionRow
 from everlog.settings import SessionSettings
 from everlog.stores import rules
 from everlog.stores.file import disk, metadata_file
-from everlog.stores.file.log_reader import LogReader, is_birth_record, last_marker, part_numbers, recent_ids, record_at
+from everlog.stores.file.log_reader import LogReader, holds_metadata, last_marker, part_numbers, recent_ids, record_at
 from everlog.stores.file.log_tail import LogTail, Report
 from everlog.stores.rules import RETRY_WINDOW, AppendCall, PreparedRecord
 
@@ -64,7 +64,7 @@ class LogWriter:
         self._last_marker = 0  # seq of the last marker among them
         self._ids: dict[str, int] | None = None  # id → seq, once a caller gave an id
         self._is_part_full = False  # the part takes no more lines: it is sealed
-        self._has_birth_record = False  # the log starts with the initial metadata
+        self._holds_metadata = False  # a record holds the initial metadata, so metadata.json is a cache
         try:
             with disk.map_errors(f"opening the lock of session {session}", session=session):
                 disk.restrict_mode(directory)
@@ -198,8 +198,7 @@ class LogWriter:
             start = Through(part=self.part, bytes=self._size, seq=self._fold.seq)
             if is_first_read or not metadata_file.covers(start, log):
                 self._fold, _ = metadata_file.load(self.session, log)
-                first = next(log.forward(), None)
-                self._has_birth_record = first is not None and is_birth_record(first)
+                self._holds_metadata = holds_metadata(log)
                 self._seen_from_seq, self._last_marker, self._ids = self._fold.seq, 0, None
                 # So that the next writer reads less.
                 self.save_due = self.save_due or log.total_size() > _LONG_LOG_BYTES
@@ -286,7 +285,14 @@ class LogWriter:
         first_seq = self._fold.seq + 1
         size, earlier_bytes, limits = self._size, self._earlier_bytes, self._settings
         is_empty = size + earlier_bytes == 0
-        lines = [rules.birth_line(self._fold)] if is_empty else []
+        if is_empty:
+            initial = rules.birth_line(self._fold)
+        elif self._holds_metadata:
+            initial = None
+        else:
+            initial = rules.adoption_line(self._fold, first_seq, records[0].record.timestamp)
+            first_seq += initial is not None
+        lines = [] if initial is None else [initial]
         for seq, item in enumerate(records, first_seq):
             lines.append(line_codec.build_line(item.body, item.record.record_type, seq))
         data = _join_lines(lines)
@@ -299,11 +305,11 @@ class LogWriter:
             self._size = tail.append(data, size)
         else:
             self._write_across_parts(lines, tail)
-        if is_empty:
-            birth = line_codec.decode(lines.pop(0)).record
-            assert birth is not None
-            self._fold.add(birth)
-            self._has_birth_record = True
+        if initial is not None:
+            record = line_codec.decode(lines.pop(0)).record
+            assert record is not None
+            self._fold.add(record)
+            self._holds_metadata = True
         stored = [
             line_codec.as_stored(item.record, seq, line, plain=item.plain)
             for seq, (item, line) in enumerate(zip(records, lines, strict=True), first_seq)
@@ -401,7 +407,7 @@ class LogWriter:
     def save(self) -> SessionRow:
         """Write metadata.json, synced if no record holds its content; returns the index row."""
         with disk.map_errors(f"saving metadata of session {self.session}"):
-            durable = self._durable and not self._has_birth_record
+            durable = self._durable and not self._holds_metadata
             metadata_file.save(self.metadata, self.directory, durable=durable)
         self.saved_at, self.save_due = time.monotonic(), False
         return SessionRow(self.metadata, self.total_bytes, self.part)

@@ -11,7 +11,7 @@ from zlib import crc32
 
 import msgspec
 
-from everlog.log.fold import MetadataFold, from_builtins, to_builtins
+from everlog.log.fold import MetadataFold, adopt_counts, from_builtins, to_builtins
 from everlog.log.line_codec import crc_matches, has_crc
 from everlog.model import SETTABLE, Damaged, Metadata, Through
 from everlog.stores.file.disk import read_small_file, replace_small_file
@@ -103,6 +103,8 @@ def _start_fold(session: str, log: LogReader) -> tuple[MetadataFold, Through]:
         base = from_builtins({**to_builtins(blank), **fields})
     except msgspec.ValidationError:
         base = blank
+    if not checked:  # of another program
+        base = adopt_counts(base, data)
     return MetadataFold(base), Through()
 
 

@@ -41,6 +41,7 @@ def _locate_lines(log: LogReader) -> Iterator[LocatedLine]:
 def write_session(directory: int, source: Metadata, lines: Iterable[RawLine], *, durable: bool) -> SessionRow:
     """Write a session from another store into a new directory; returns its index row."""
     fold = None
+    holds_initial = False
     part, size, total = 1, 0, 0
     for number, group in groupby(lines, attrgetter("part")):
         if total:
@@ -48,7 +49,9 @@ def write_session(directory: int, source: Metadata, lines: Iterable[RawLine], *,
         part, size = number, 0
         with _open_part(part, directory, durable=durable) as descriptor:
             for batch in raw_lines.batch_lines(group, _BATCH_BYTES):
-                fold = fold or raw_lines.start_fold(batch[0], source)
+                if fold is None:
+                    fold = raw_lines.start_fold(batch[0], source)
+                    holds_initial = batch[0].seq == 0
                 size += _write_lines(descriptor, batch)
                 for line in batch:
                     raw_lines.add_line(fold, line)
@@ -56,7 +59,10 @@ def write_session(directory: int, source: Metadata, lines: Iterable[RawLine], *,
     if not total:
         with _open_part(part, directory, durable=durable):
             pass
-    metadata = (fold or raw_lines.start_fold(None, source)).metadata(part, size)
+    fold = fold or raw_lines.start_fold(None, source)
+    if not holds_initial:  # what another program counted is in no record
+        fold.set_metrics(source.metrics)
+    metadata = fold.metadata(part, size)
     metadata_file.save(metadata, directory, durable=durable)
     return SessionRow(metadata, total, part)
 

@@ -56,10 +56,12 @@ class NameClaims:
         return None if row is None else session_of(row[0])
 
     def ids_with_prefix(self, prefix: str) -> list[str]:
-        """Return at most two ids with a prefix."""
+        """Return at most two ids that start with a prefix, or are those of a key or alias that does."""
         bounds = id_range(prefix)
         rows = [] if bounds is None else self._database.fetch_all("ids_between", {"low": bounds[0], "high": bounds[1]})
-        return [session_of(row[0]) for row in rows]
+        name = name_of(prefix)
+        rows += self._database.fetch_all("ids_named_between", {"low": name, "high": name + b"\xff"})
+        return list(dict.fromkeys(session_of(row[0]) for row in rows))[:2]
 
     def _fetch_row(self, label: str, name: str, connection: Connection | None) -> Any:
         values = {"name": name_of(name)}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from everlog.errors import FormatError, InvalidIdError, NotFoundError
+from everlog.errors import ConflictError, FormatError, InvalidIdError, NotFoundError
 from everlog.model import Event, Meta, Usage, user
 from everlog.ports import Chats
 from everlog.session import Session, Store
 from everlog.settings import Settings
 from everlog.testing.stores.store_suite import StoreSuite, raises
+from everlog.testing.stores.unknown_session import check_unknown, check_unknown_name, check_unknown_session
 
 
 def _id(session: Session | None) -> str | None:
@@ -71,6 +72,15 @@ class NamingConformance(StoreSuite):
         with raises(NotFoundError):
             store.session("sk_v1_unknown")
 
+    def test_an_unknown_session_is_one_error_whatever_is_asked_of_it(self) -> None:
+        store = self._open_store()
+        store.create()
+        for name in ("0" * 26, "support-42", "258c72", "agent:main:direct:7"):
+            check_unknown_name(store.port, name)
+            check_unknown(store.session, name)
+        check_unknown_session(store.port, "0" * 26)
+        check_unknown(store.port.resume, "0" * 26)
+
     def test_a_prefix_of_an_id_resolves_only_on_request(self) -> None:
         store = self._open_store()
         first, second = store.create(), store.create()
@@ -81,6 +91,21 @@ class NamingConformance(StoreSuite):
                 store.session(prefix)
         with raises(NotFoundError):
             store.port.resolve(first.id[:5], prefix=True)
+
+    def test_the_beginning_of_a_key_or_alias_resolves_on_request_if_one_session_has_it(self) -> None:
+        store = self._open_store()
+        named = store.create(key="claude:258c72ab-0f", aliases=["258c72ab-0f", "258c72ab-0g"])
+        other = store.create(aliases=["258c73-Zoë"], agent="258c74", sender="x")
+        for prefix in ("258c72", "258c72ab-0f", "claude:258c72"):
+            assert store.port.resolve(prefix, prefix=True) == named.id
+        assert store.port.resolve("258c73-Zo", prefix=True) == other.id
+        with raises(NotFoundError):
+            store.session("258c72")
+        with raises(NotFoundError):
+            store.port.resolve("258c74", prefix=True)  # an agent is no name
+        store.create(aliases=["258c73-other"])
+        with raises(ConflictError):
+            store.port.resolve("258c73", prefix=True)
 
     def test_a_session_is_created_once_under_an_id_of_the_caller(self) -> None:
         store = self._open_store()

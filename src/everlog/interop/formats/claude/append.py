@@ -26,7 +26,7 @@ from everlog.model import AnyRecord, Compaction, Event, Message, Rewind, Tombsto
 
 _AGENT_ID = re.compile(r"[A-Za-z0-9_-]+")
 _SUBAGENT_INFIX = ":agent-"
-_IMPORT_HINT = "import the session (everlog sessions import) and change it there"
+_IMPORT_HINT = "import the session (everlog import) and change it there"
 _DEFAULTS = {"agent": "main", "sender": "user"}
 # Metadata of a new session that is written, found in its records, or counted by the store.
 _ACCEPTED_KEYS = frozenset({"id", "name", "model", "source", "cwd", "chat", "current", "generations"})
@@ -85,10 +85,10 @@ def encode_record(state: TailState, log: MirrorLog, record: AnyRecord, losses: L
     if isinstance(record, Compaction):
         return FileEdit(lines=tuple(map(_encode, encoder.encode_compaction(record))))
     if isinstance(record, Rewind):
-        hint = "import the session (everlog sessions import) and rewind it there"
+        hint = "import the session (everlog import) and rewind it there"
         raise UnsupportedError("Claude Code transcripts are append-only: they cannot be rewound", hint=hint)
     if isinstance(record, Tombstone):
-        hint = "import the session (everlog sessions import) and delete the message there"
+        hint = "import the session (everlog import) and delete the message there"
         raise UnsupportedError("Claude Code transcripts are append-only: messages cannot be deleted", hint=hint)
     description = f"a record of type {record.record_type}"
     raise UnsupportedError(f"Claude Code sessions cannot store {description}", hint=_IMPORT_HINT)

@@ -33,6 +33,10 @@ SELECT number FROM everlog.stripe WHERE number = ANY(%(stripes)s) ORDER BY numbe
 SELECT sid, generation FROM everlog.claim
 WHERE name = %(name)s ORDER BY generation DESC, sid DESC LIMIT 1
 
+-- ids_named_between: Find the sessions of at most two names in a range; NUL is in those of pairs only
+SELECT DISTINCT sid FROM everlog.claim
+WHERE name >= %(low)s AND name < %(high)s AND position('\x00'::bytea in name) = 0 ORDER BY sid LIMIT 2
+
 -- newest_chat: Find the chat with the highest number
 SELECT sid, chat FROM everlog.claim
 WHERE name = %(name)s AND chat IS NOT NULL ORDER BY chat DESC, sid DESC LIMIT 1

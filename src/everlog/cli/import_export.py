@@ -1,4 +1,4 @@
-"""`everlog sessions import`, `export` and `migrate`: convert from and to foreign files."""
+"""`everlog import` and `everlog export`: sessions from and to files of any format."""
 
 from __future__ import annotations
 
