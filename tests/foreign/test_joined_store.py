@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
+import msgspec
 import pytest
 
 import everlog
@@ -176,3 +177,50 @@ def test_a_search_has_every_session_once_and_counts_those_in_question(stores: St
     for limit in (1, 50):  # of more sessions than are shown, and of all of them
         found = stores.search("hi OR hello", limit=limit, title="ours")
         assert (len(found.results), found.total) == (min(limit, 3), 3)
+
+
+def crabtalk_session(title: str, *texts: str) -> bytes:
+    """A session of CrabTalk in which a user says these things."""
+    head = crabtalk_file(title=title).split(b"\n")[0]
+    return b"\n".join([head, *(msgspec.json.encode({"role": "user", "content": text}) for text in texts), b""])
+
+
+@pytest.fixture
+def libraries(tmp_path: Path) -> Iterator[Store]:
+    """A native store and two foreign ones: "otter" is rare in ours, and in every session of the first of them."""
+    otters = {f"crab_a_{n}.jsonl": crabtalk_session(f"first {n}", f"the otter swims, day {n}") for n in range(1, 9)}
+    others = {f"crab_b_{n}.jsonl": crabtalk_session(f"second {n}", f"the badger digs, day {n}") for n in range(1, 9)}
+    others["crab_b_9.jsonl"] = crabtalk_session("met", "otter and heron meet at the river")
+    with joined(tmp_path, made(tmp_path / "one", otters), made(tmp_path / "two", others)) as store:
+        for number in range(8):
+            store.create(title=f"ours {number}").append(everlog.user(f"the falcon flies, day {number}"))
+        store.create(title="rare").append(everlog.user("a heron and an otter, seen by the river"))
+        yield store
+
+
+def test_any_of_the_words_will_do_only_if_no_store_has_them_all(libraries: Store) -> None:
+    both = libraries.search("otter heron")
+    assert {result.title for result in both.results} == {"rare", "met"}
+    assert both.total == 2, "the first directory has otters, but no heron"
+    either = libraries.search("otter gannet")
+    assert either.total == 10, "nobody has both, so all with one of them"
+
+
+def test_one_ranking_over_all_stores(libraries: Store, tmp_path: Path) -> None:
+    for query in ("otter", "heron", "river", "otter heron", "badger OR falcon OR heron", "heron gannet"):
+        results = libraries.search(query, limit=50).results
+        with everlog.open_store("memory:") as one:  # the same texts in one store
+            for row in libraries.list(limit=100):
+                copied = one.create(title=row.metadata.title)
+                for message in libraries.session(row.id).messages():
+                    copied.append(everlog.user(message.text))
+            expected = {result.title: result.score for result in one.search(query, limit=50).results}
+        found = {result.title: result.score for result in results}
+        assert found == pytest.approx(expected, abs=0.1), query
+        assert max(found.values()) == 1, "the best of all, and not of each"
+        assert [result.score for result in results] == sorted(found.values(), reverse=True)
+
+
+def test_the_words_of_a_store_that_fails_are_not_missed_in_the_others(libraries: Store, tmp_path: Path) -> None:
+    (tmp_path / "one").rename(tmp_path / "gone")
+    assert {result.title for result in libraries.search("otter heron").results} == {"rare", "met"}

@@ -5,7 +5,8 @@
 
 Up to half of the items are notes, the others passages; each kind fills the room that the other
 leaves. Passages come only from sessions of the same agent with the same sender, so that nothing
-one person said is shown to another. Each item is one redacted line that cannot close its block.
+one person said is shown to another, and of other programs' sessions beside the store only from those
+that worked in the same directory, if the query names it. Each item is one redacted line that cannot close its block.
 
 Notes and extracted facts are ranked by BM25 over the texts of one memory. They are few, so all of
 them are scanned each time and there is no index to keep in step with a person's edits; only the
@@ -54,6 +55,7 @@ def find_passages(store: Store, query: RecallQuery, agent: str | None, now: floa
         limit=query.limit,
         hits=1,
         excluded_sessions=frozenset({query.session} if query.session else ()),
+        directories=frozenset({query.directory} if query.directory else ()),
     )
     lines: list[str] = []
     for result in store.recall(search, int(now * 1000)).results:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from msgspec.structs import replace
 
-from everlog.errors import EverlogError, InvalidIdError, NotFoundError, UnsupportedError
+from everlog.errors import EverlogError, InvalidIdError, NotFoundError, StoreFailedError, UnsupportedError
 from everlog.interop.directory_walk import METADATA_ENDING
 from everlog.interop.foreign.foreign_catalogue import Progress
 from everlog.interop.foreign.foreign_files import ForeignFiles
@@ -30,7 +30,6 @@ from everlog.ports import (
     Page,
     Reclaimable,
     Reporting,
-    Results,
     SessionRow,
     SkippedFile,
     UsageReport,
@@ -41,6 +40,8 @@ from everlog.stores.file import disk
 
 if TYPE_CHECKING:
     from everlog.index.search.search_index import SearchIndex
+
+T = TypeVar("T")
 
 _CREATION_LOCK = "the making of sessions"  # names a lock file: must not change
 IMPORT_HINT = "import the session (everlog sessions import) and continue it there"
@@ -232,6 +233,17 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked):
         """Return the path of every session in the last listing, relative to the root."""
         return {session: row.path for session, row in self._catalogue.last_sessions().items()}
 
+    def sessions_in(self, directories: Collection[str]) -> frozenset[str]:
+        """Return the sessions whose working directory is one of these."""
+        wanted = {os.path.normpath(directory) for directory in directories}
+        try:
+            rows = self._catalogue.sessions()
+        except (StoreFailedError, NotFoundError):  # reported when it is searched
+            rows = self._catalogue.last_sessions()
+        return frozenset(
+            name for name, row in rows.items() if row.scan.cwd and os.path.normpath(row.scan.cwd) in wanted
+        )
+
     def was_listed(self, session: str) -> bool:
         """Return whether the last listing had a session with this id."""
         return self._catalogue.has_seen(session)
@@ -251,8 +263,9 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked):
         """Index the new lines of all files, and return in how many sessions there were any."""
         return self._index.catch_up(self._catalogue.sessions(), progress)
 
-    def _query_search(self, query: Callable[[SearchIndex], Results]) -> Results:
-        return query(self._index.search)
+    def query_index(self, ask: Callable[[SearchIndex], T], default: T) -> T:
+        """Return what a function finds in the search index."""
+        return ask(self._index.search)
 
     def _read_new_lines(self, progress: Progress | None) -> None:
         self.catch_up(progress)
