@@ -42,11 +42,13 @@ from everlog.ports import (
     Lease,
     Order,
     Page,
+    Permitting,
     Progress,
     Provider,
     Query,
     Reclaimable,
     Results,
+    SessionAccess,
     SessionRow,
     UsageReport,
 )
@@ -190,6 +192,11 @@ class Session:
         }
         given = {name: value for name, value in changes.items() if value is not UNSET}
         return self._port.update(self.id, given) if given else self.metadata
+
+    @property
+    def access(self) -> SessionAccess:
+        """What may be done with it where it is kept: a file of another program cannot hold everything."""
+        return access_of(self._port, self.id)
 
     def resume(self) -> Metadata:
         """Make it the current chat of its key, or of its agent and sender, for routing."""
@@ -645,3 +652,9 @@ def _as_record(record: object) -> AnyRecord:
             f" everlog.assistant(…) or everlog.tool_result(…), not {type(record).__name__}"
         )
     return record  # type: ignore[return-value]  # every Record is one of the known kinds
+
+
+def access_of(port: ports.Store, session: str) -> SessionAccess:
+    """Return what may be done with a session of a store."""
+    permitting = port.capability(Permitting)
+    return SessionAccess() if permitting is None else permitting.access(session)

@@ -16,6 +16,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
+from msgspec.structs import replace
+
 from everlog.errors import EverlogError, InvalidIdError, NotFoundError, StoreFailedError, UnsupportedError
 from everlog.ids import is_ulid, ulid_at
 from everlog.interop.foreign.foreign_store import ForeignStore
@@ -24,20 +26,24 @@ from everlog.log import usage_query
 from everlog.model import AnyRecord, Damaged, Entry, Metadata, Part
 from everlog.ports import (
     Chats,
+    Copying,
     DirectoryBacked,
     Filter,
     Lease,
     Order,
     Page,
+    Permitting,
     Progress,
     Query,
     Reclaimable,
     Reporting,
     Results,
+    SessionAccess,
     SkippedFile,
     Store,
     UsageReport,
 )
+from everlog.ports.access import AccessMode
 from everlog.ports.listing import cursor_of, parse_cursor, sort_key
 
 T = TypeVar("T")
@@ -51,7 +57,7 @@ class FurtherStore(NamedTuple):
     is_writable: bool
 
 
-class JoinedStore(Reporting, Reclaimable, DirectoryBacked):
+class JoinedStore(Reporting, Reclaimable, DirectoryBacked, Permitting, Copying):
     """The store port on a main store and several further ones."""
 
     def __init__(self, main: Store, further: Sequence[FurtherStore]) -> None:
@@ -109,6 +115,35 @@ class JoinedStore(Reporting, Reclaimable, DirectoryBacked):
                 hint='set mode = "write" for it in [[stores]], import the session, or open it as the store: --store',
             )
         return owner
+
+    def access(self, session: str) -> SessionAccess:
+        """Return what may be done with a session; one of another program is not changed before the user says so."""
+        owner = self._owner_of(session)
+        permitting = owner.capability(Permitting)
+        access = SessionAccess() if permitting is None else permitting.access(session)
+        if owner is self.main:
+            return access
+        if id(owner) in self._read_only:
+            mode: AccessMode = "read"
+        else:
+            mode = "ask" if owner in self._foreign else "own"
+        can_copy = owner in self._foreign and not isinstance(self.main, ForeignStore)
+        return replace(access, mode=mode, can_copy=can_copy)
+
+    def copy_session(self, session: str) -> str:
+        """Import a session of another program into the main store, and return the id of the copy."""
+        owner = self._owner_of(session)
+        if not isinstance(owner, ForeignStore) or owner is self.main:
+            raise UnsupportedError(f"session {session} is no session of another program beside the store")
+        if isinstance(self.main, ForeignStore):
+            raise UnsupportedError("the store holds sessions of another program, which take no copies")
+        from everlog.interop.importer import import_files  # noqa: PLC0415 - rarely needed
+
+        format, path = owner.transcript(session)
+        (result,) = import_files(self.main, [path], [format])
+        if result.id is None:
+            raise StoreFailedError(f"{path} cannot be copied: {result.problem}")
+        return result.id
 
     def _find(self, name: str, *, prefix: bool = False) -> tuple[Store, str]:
         """Return the store that has a session with this name, and the session's id."""

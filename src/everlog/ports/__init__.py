@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from everlog.ports.access import Action, SessionAccess
 from everlog.ports.capabilities import (
     ChangeSubscription,
+    Copying,
     DirectoryBacked,
     Measurable,
+    Permitting,
     RawLine,
     RawReadable,
     Reclaimable,
@@ -23,8 +26,10 @@ from everlog.ports.queries import Chats, DiskUsage, Hit, Query, Results, Session
 from everlog.ports.store import ExpiringLease, Lease, Progress, Store
 
 __all__ = [
+    "Action",
     "ChangeSubscription",
     "Chats",
+    "Copying",
     "Delta",
     "DeltaCallback",
     "DirectoryBacked",
@@ -36,6 +41,7 @@ __all__ = [
     "Measurable",
     "Order",
     "Page",
+    "Permitting",
     "Progress",
     "Provider",
     "Query",
@@ -45,6 +51,7 @@ __all__ = [
     "Reporting",
     "Request",
     "Results",
+    "SessionAccess",
     "SessionHit",
     "SessionRow",
     "SharedBetweenMachines",

@@ -66,6 +66,8 @@ class SessionSummary(ResponseBody, frozen=True, kw_only=True):
     running: bool
     waiting: int  # messages in its queue
     resume_command: str  # continues it in its own program; empty: that has none
+    access: str = "own"  # ask: written to only with `continueHere`; read: never
+    actions: list[str] = []  # that its format can hold: append, rename, compact, hide, rewind, fork, delete
 
 
 class Listing(ResponseBody, frozen=True, kw_only=True):

@@ -11,11 +11,15 @@ from litestar.params import QueryParameter
 from everlog.aio import AsyncSession
 from everlog.daemon.error_responses import HttpError
 from everlog.errors import InvalidIdError, NotFoundError
+from everlog.ports import SessionAccess, Store
 from everlog.runtime.runtime import Runtime
+from everlog.session import access_of
 from everlog.wire.requests import MAX_INTEGER
 
 Limit = Annotated[int, QueryParameter(ge=1, le=500)]
 Offset = Annotated[int, QueryParameter(ge=0, le=MAX_INTEGER)]
+# Writes also to the file of another program beside the store, which is refused otherwise.
+ContinueHere = Annotated[bool, QueryParameter(name="continueHere")]
 
 INVALID_SESSION_ID = "Invalid session ID"
 SESSION_NOT_FOUND = "Session not found"
@@ -47,6 +51,14 @@ async def find_session(runtime: Runtime, quoted: str) -> AsyncSession:
         raise HttpError(400, INVALID_SESSION_ID, hint=error.hint, code="InvalidIdError") from error
     except NotFoundError as error:
         raise HttpError(404, SESSION_NOT_FOUND, code="NotFoundError") from error
+
+
+def listed_access(port: Store, session: str) -> SessionAccess:
+    """Return what may be done with a session of a listing, also if it was deleted since."""
+    try:
+        return access_of(port, session)
+    except NotFoundError:
+        return SessionAccess()
 
 
 def unquote_segment(segment: str) -> str:

@@ -28,8 +28,10 @@ from everlog.ports import (
     Filter,
     Order,
     Page,
+    Permitting,
     Reclaimable,
     Reporting,
+    SessionAccess,
     SessionRow,
     SkippedFile,
     UsageReport,
@@ -47,7 +49,7 @@ _CREATION_LOCK = "the making of sessions"  # names a lock file: must not change
 IMPORT_HINT = "import the session (everlog sessions import) and continue it there"
 
 
-class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked):
+class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked, Permitting):
     """Sessions of other programs, each in its own format, in one directory."""
 
     lease_type = ForeignLease
@@ -121,6 +123,25 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked):
     def skipped_files(self) -> Sequence[SkippedFile]:
         """Return every file in the directory that is not taken as a session, with the reason."""
         return self._catalogue.skipped_files()
+
+    def access(self, session: str) -> SessionAccess:
+        """Return what the session's file can hold, as far as it was read."""
+        row = self._find_row(session)
+        format, files = self._format(row.format), self._catalogue.files(row)
+        with self._mutex:
+            mirror = self._mirrors.get(session)
+        actions = format.actions(row.scan.state if mirror is None else mirror.state)
+        if row.branch:  # inside the file of another session
+            actions = frozenset()
+        file = self._root / row.folder / files.part_name(max(len(row.sizes), 1))
+        return SessionAccess(actions=actions, program=format.NAME, file=str(file))
+
+    def transcript(self, session: str) -> tuple[ForeignFormat, Path]:
+        """Return the format and the file of a session; UnsupportedError if it is inside another one's."""
+        row = self._find_row(session)
+        if row.branch:
+            raise UnsupportedError(f"session {session} is inside the file of another one", hint="copy that one")
+        return self._format(row.format), self._root / row.path
 
     @property
     def root(self) -> Path:
