@@ -658,3 +658,11 @@ def access_of(port: ports.Store, session: str) -> SessionAccess:
     """Return what may be done with a session of a store."""
     permitting = port.capability(Permitting)
     return SessionAccess() if permitting is None else permitting.access(session)
+
+
+def listed_access(port: ports.Store, session: str) -> SessionAccess:
+    """Return what may be done with a session of a listing, also if it was deleted since."""
+    try:
+        return access_of(port, session)
+    except NotFoundError:
+        return SessionAccess()

@@ -51,7 +51,7 @@ class SessionAccess(msgspec.Struct, frozen=True, kw_only=True):
         if self.mode == "ask" and not continue_here:
             raise UnconfirmedError(
                 f"this session{_of(self.program)} is not changed before you say so: that writes to {self.file}",
-                hint=f"continue it in its own program, {hint}, or say to continue here (continueHere)",
+                hint=f"continue it in its own program, {hint}, or say to continue here (continueHere, --continue-here)",
             )
 
 

@@ -11,9 +11,7 @@ from litestar.params import QueryParameter
 from everlog.aio import AsyncSession
 from everlog.daemon.error_responses import HttpError
 from everlog.errors import InvalidIdError, NotFoundError
-from everlog.ports import SessionAccess, Store
 from everlog.runtime.runtime import Runtime
-from everlog.session import access_of
 from everlog.wire.requests import MAX_INTEGER
 
 Limit = Annotated[int, QueryParameter(ge=1, le=500)]
@@ -51,14 +49,6 @@ async def find_session(runtime: Runtime, quoted: str) -> AsyncSession:
         raise HttpError(400, INVALID_SESSION_ID, hint=error.hint, code="InvalidIdError") from error
     except NotFoundError as error:
         raise HttpError(404, SESSION_NOT_FOUND, code="NotFoundError") from error
-
-
-def listed_access(port: Store, session: str) -> SessionAccess:
-    """Return what may be done with a session of a listing, also if it was deleted since."""
-    try:
-        return access_of(port, session)
-    except NotFoundError:
-        return SessionAccess()
 
 
 def unquote_segment(segment: str) -> str:

@@ -12,14 +12,14 @@ from litestar.params import FromPath, FromQuery, JSONBody
 from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 
-from everlog.daemon.api.session_lookup import ContinueHere, Limit, find_session, listed_access
+from everlog.daemon.api.session_lookup import ContinueHere, Limit, find_session
 from everlog.daemon.error_responses import ERROR_RESPONSES, HttpError
 from everlog.errors import SettingsError, UnsupportedError
 from everlog.log.fold import to_builtins
 from everlog.model import Metadata
 from everlog.ports import Copying, SessionAccess
 from everlog.runtime.runtime import Runtime
-from everlog.session import Session
+from everlog.session import Session, listed_access
 from everlog.wire.requests import ForkRequest, NewSession, RewindRequest, SessionUpdate
 from everlog.wire.responses import CreatedSession, RewindResult, SessionDetail, SessionSummary, record_objects
 
