@@ -313,14 +313,20 @@ class Session:
         return read_live(self._port.tail(self.id), accept_stale=accept_stale)
 
     def context(
-        self, *, window: int | None = None, inject: Iterable[Message] = (), tool_result_budget: int | None = None
+        self,
+        *,
+        window: int | None = None,
+        inject: Iterable[Message] = (),
+        tool_result_budget: int | None = None,
+        allow_excess: bool = False,
     ) -> Context:
         """Build what the model is sent next: the latest summary and the live messages after it.
 
         Every tool result directly follows its call. `inject` goes just before the last user
         message. What does not fit is left out and named in `left_out`, oldest rounds first;
         ContextOverflowError if even the newest round exceeds the window, which is 200,000 tokens
-        unless `[compaction]` says otherwise: no metadata is read for a context.
+        unless `[compaction]` says otherwise: no metadata is read for a context. With `allow_excess`
+        such a context is returned, to be looked at: its `excess` says by how much it is too large.
         """
         settings = self.store.settings.compaction
         return build(
@@ -329,6 +335,7 @@ class Session:
             inject=inject,
             tool_result_budget=(settings.tool_result_budget if tool_result_budget is None else tool_result_budget),
             count=self.store.count,
+            allow_excess=allow_excess,
         )
 
     @property

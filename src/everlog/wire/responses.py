@@ -114,6 +114,7 @@ class PreparedContext(ResponseBody, frozen=True, kw_only=True):
     window: int
     left_out: list[OmittedMessage]
     stale: list[int] = []  # messages deleted or restored since the last summary
+    excess: int = 0  # tokens above the window, with everything left out that may be: a turn would be refused
 
 
 class RunResult(ResponseBody, frozen=True, kw_only=True):

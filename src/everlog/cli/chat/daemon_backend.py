@@ -96,6 +96,7 @@ class DaemonBackend(Backend):
             window=reply.window,
             left_out=tuple(LeftOut(item.seq, item.why) for item in reply.left_out),
             stale=tuple(reply.stale),
+            excess=reply.excess,
         )
 
     async def rename(self, session: str, title: str) -> None:

@@ -131,7 +131,7 @@ class MessageRoutes(Controller):
 
     @get("/sessions/{session_id:str}/context", responses=ERROR_RESPONSES)
     async def get_context(self, runtime: NamedDependency[Runtime], session_id: FromPath[str]) -> PreparedContext:
-        """Return the context of the next model call."""
+        """Return the context of the next model call, also if it does not fit the model's window: `excess`."""
         session = await find_session(runtime, session_id)
         context = await runtime.context(session)
         return PreparedContext(
@@ -140,6 +140,7 @@ class MessageRoutes(Controller):
             window=context.window,
             left_out=[OmittedMessage(seq=omitted.seq, why=omitted.why) for omitted in context.left_out],
             stale=list(context.stale),
+            excess=context.excess,
         )
 
     @post("/sessions/{session_id:str}/compact", status_code=200, responses=ERROR_RESPONSES)
