@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         SettingsError,
         StoreFailedError,
         StoreFullError,
+        UnconfirmedError,
         UnsupportedError,
     )
     from everlog.identity.route import Routed, Router, Routing
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
         Provider,
         Request,
         Results,
+        SessionAccess,
         SessionHit,
         SessionRow,
         Spender,
@@ -154,6 +156,7 @@ __all__ = [
     "Runtime",
     "Scope",
     "Session",
+    "SessionAccess",
     "SessionBusyError",
     "SessionHit",
     "SessionRow",
@@ -170,6 +173,7 @@ __all__ = [
     "ToolOutput",
     "ToolSpec",
     "Toolset",
+    "UnconfirmedError",
     "Unknown",
     "UnsupportedError",
     "Usage",

@@ -18,7 +18,7 @@ from anyio.lowlevel import RunVar
 
 from everlog.errors import StoreFailedError
 from everlog.model import AnyRecord, Message, Metadata, Part
-from everlog.ports import Lease
+from everlog.ports import Lease, SessionAccess
 from everlog.session import R, Session, Store
 
 P = ParamSpec("P")
@@ -240,6 +240,10 @@ class AsyncSession:
     async def metadata(self) -> Metadata:
         """Return the metadata, up to the last record."""
         return await self.call(lambda: self.sync.metadata)
+
+    async def access(self) -> SessionAccess:
+        """Return what may be done with it where it is kept."""
+        return await self.call(lambda: self.sync.access)
 
     async def parts(self) -> tuple[Part, ...]:
         """Return the files of the log."""

@@ -4,6 +4,7 @@
     ├── NotFoundError              no such session, record or name
     ├── InvalidIdError             an id or name that must never become a path
     ├── ConflictError              expected_seq, no_marker_after, lease or id does not match
+    ├── UnconfirmedError           the session of another program, which you did not say to continue here
     ├── SessionBusyError           another writer or turn holds the session
     │   └── QueueFullError         too many messages are waiting for it
     ├── LogDamagedError            an operation needs bytes that are damaged
@@ -49,6 +50,10 @@ class InvalidIdError(EverlogError):
 
 class ConflictError(EverlogError):
     """What is stored is not what the caller expected; nothing was written."""
+
+
+class UnconfirmedError(EverlogError):
+    """The session is another program's, and you did not say to continue it here; nothing was written."""
 
 
 class SessionBusyError(EverlogError):

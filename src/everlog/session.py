@@ -42,11 +42,13 @@ from everlog.ports import (
     Lease,
     Order,
     Page,
+    Permitting,
     Progress,
     Provider,
     Query,
     Reclaimable,
     Results,
+    SessionAccess,
     SessionRow,
     UsageReport,
 )
@@ -191,6 +193,11 @@ class Session:
         given = {name: value for name, value in changes.items() if value is not UNSET}
         return self._port.update(self.id, given) if given else self.metadata
 
+    @property
+    def access(self) -> SessionAccess:
+        """What may be done with it where it is kept: a file of another program cannot hold everything."""
+        return access_of(self._port, self.id)
+
     def resume(self) -> Metadata:
         """Make it the current chat of its key, or of its agent and sender, for routing."""
         return self._port.resume(self.id)
@@ -306,14 +313,20 @@ class Session:
         return read_live(self._port.tail(self.id), accept_stale=accept_stale)
 
     def context(
-        self, *, window: int | None = None, inject: Iterable[Message] = (), tool_result_budget: int | None = None
+        self,
+        *,
+        window: int | None = None,
+        inject: Iterable[Message] = (),
+        tool_result_budget: int | None = None,
+        allow_excess: bool = False,
     ) -> Context:
         """Build what the model is sent next: the latest summary and the live messages after it.
 
         Every tool result directly follows its call. `inject` goes just before the last user
         message. What does not fit is left out and named in `left_out`, oldest rounds first;
         ContextOverflowError if even the newest round exceeds the window, which is 200,000 tokens
-        unless `[compaction]` says otherwise: no metadata is read for a context.
+        unless `[compaction]` says otherwise: no metadata is read for a context. With `allow_excess`
+        such a context is returned, to be looked at: its `excess` says by how much it is too large.
         """
         settings = self.store.settings.compaction
         return build(
@@ -322,6 +335,7 @@ class Session:
             inject=inject,
             tool_result_budget=(settings.tool_result_budget if tool_result_budget is None else tool_result_budget),
             count=self.store.count,
+            allow_excess=allow_excess,
         )
 
     @property
@@ -645,3 +659,17 @@ def _as_record(record: object) -> AnyRecord:
             f" everlog.assistant(…) or everlog.tool_result(…), not {type(record).__name__}"
         )
     return record  # type: ignore[return-value]  # every Record is one of the known kinds
+
+
+def access_of(port: ports.Store, session: str) -> SessionAccess:
+    """Return what may be done with a session of a store."""
+    permitting = port.capability(Permitting)
+    return SessionAccess() if permitting is None else permitting.access(session)
+
+
+def listed_access(port: ports.Store, session: str) -> SessionAccess:
+    """Return what may be done with a session of a listing, also if it was deleted since."""
+    try:
+        return access_of(port, session)
+    except NotFoundError:
+        return SessionAccess()

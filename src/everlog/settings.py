@@ -98,6 +98,7 @@ class MemorySettings(Table, frozen=True, forbid_unknown_fields=True):
     enabled: bool = True
     recall: Annotated[int, msgspec.Meta(ge=0, le=50)] = 5  # notes and sessions; 0: none
     recall_tokens: Annotated[int, msgspec.Meta(ge=0)] = 2_000  # that they may take
+    foreign: bool = False  # also recall from sessions of [[stores]], of the same working directory
     extract: bool = True  # extract facts from long sessions
     dream: bool = True  # consolidate the notes from time to time
     dream_hours: Annotated[float, msgspec.Meta(ge=0)] = 24.0  # at least, between two

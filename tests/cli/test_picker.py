@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pyte
@@ -30,6 +31,8 @@ from everlog.errors import EverlogError, NotFoundError
 from everlog.model import Entry, user
 from everlog.ports import Filter, Order, Page, Progress, Query, Results
 from everlog.session import Store
+from everlog.settings import FurtherStoreSettings, Settings
+from tests.foreign.foreign_directories import cersei_file, crabtalk_file, made
 
 SECONDS = 60.0
 EVERY = Filter()
@@ -255,3 +258,28 @@ def test_no_line_of_the_preview_is_too_wide_and_nothing_but_spaces_goes(text: st
     assert all(get_cwidth(line) <= width for line in lines)
     assert "".join(lines).replace(" ", "") == text.replace(" ", "")
     assert get_cwidth(cut(text, width)) <= width
+
+
+def test_what_a_session_of_another_program_cannot_hold_is_not_offered(tmp_path: Path) -> None:
+    async def look(store: Store) -> None:
+        with picking(store) as (keys, paper, _):
+            picker = asyncio.create_task(pick_async(store))
+            await until(lambda: "› ours" in paper.text and "^R rename · ^D delete" in paper.text, paper)
+            keys.send_text("\x1b[B")
+            await until(lambda: "› Crabs" in paper.text and "^R rename" not in paper.text, paper)
+            keys.send_text("\x04")
+            await until(lambda: "only read here and cannot be deleted" in paper.text, paper)
+            keys.send_text("\x1b[B")
+            await until(lambda: "› hello" in paper.text and "^D delete" not in paper.text, paper)
+            keys.send_text("\x04")
+            await until(lambda: "a session of cersei: open it" in paper.text, paper)
+            keys.send_text("\x03")
+            assert await picker is None
+
+    crab = made(tmp_path / "crab", {"crab_user_1.jsonl": crabtalk_file(title="Crabs").replace(b"-03-01", b"-03-02")})
+    cersei = made(tmp_path / "cersei", {"s-1.jsonl": cersei_file("s-1")})
+    stores = (FurtherStoreSettings(f"crabtalk:{crab}"), FurtherStoreSettings(f"cersei:{cersei}", mode="write"))
+    with open_store(tmp_path / "root", create=True, settings=Settings(stores=stores)) as store:
+        store.create(title="ours").append(user("hi"))
+        asyncio.run(look(store))
+        assert store.list().total == 3

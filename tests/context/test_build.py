@@ -239,6 +239,15 @@ def test_a_round_that_is_too_large_alone_is_an_error() -> None:
         build(live, window=2_000)
 
 
+def test_what_does_not_fit_can_be_looked_at() -> None:
+    live = _live(*_rounds(3), replace(user("word " * 3_000), seq=7))
+    context = build(live, window=2_000, allow_excess=True)
+    assert context.excess == context.tokens - context.window > 0
+    assert {one.seq for one in context.left_out} == set(range(1, 7)), "all that may be left out"
+    assert context.messages[-1].seq == 7
+    assert build(live, window=50_000, allow_excess=True).excess == 0
+
+
 def test_the_summary_is_never_left_out() -> None:
     record = Compaction(strategy="prose", first_kept_seq=1, summary="S", seq=30)
     live = LiveMessages(messages=(*_rounds(10), replace(user("now"), seq=31)), summary=record)

@@ -12,7 +12,7 @@ import pytest
 
 import everlog
 from everlog.client import Client
-from everlog.errors import ConflictError, FormatError, NotFoundError, SessionBusyError
+from everlog.errors import ConflictError, ContextOverflowError, FormatError, NotFoundError, SessionBusyError
 from everlog.memory.dream_state import DreamStateFiles
 from everlog.model import ToolCall, assistant, tool_result
 from everlog.wire import responses
@@ -328,3 +328,20 @@ def test_health_tells_of_the_daemon_and_its_store(daemon: Daemon) -> None:
     page = view(daemon, "/health")
     assert everlog.__version__ in page and str(daemon.root) in page and "offline" in page
     assert "no session" in view(daemon, f"/health?session={NOBODY}", 404)
+
+
+def test_the_context_of_a_session_that_does_not_fit_is_shown(start: Callable[..., Daemon]) -> None:
+    daemon = start(config=f"{FAST}[compaction]\nwindow = 3000\nenabled = false\n")
+    with daemon.client() as client:
+        session = client.create().id
+        client.send(session, "first")
+        with everlog.open_store(daemon.root) as store:
+            store.session(session).append(everlog.user("word " * 5_000))
+        context = client.context(session)
+        assert context.excess == context.tokens - context.window > 0
+        assert {one.seq for one in context.left_out} >= {1, 2}
+        with pytest.raises(ContextOverflowError, match="newest round"):
+            client.send(session, "and this?")
+    page = daemon.call("GET", f"/sessions/{session}/context")
+    assert page.status_code == 200
+    assert "This context does not fit" in page.text and "rewind the session" in page.text and "Left out" in page.text

@@ -5,18 +5,21 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
+import msgspec
 import pytest
 
 import everlog
 from everlog.app import open_store
-from everlog.errors import NotFoundError, SettingsError, StoreFailedError, UnsupportedError
+from everlog.errors import NotFoundError, SettingsError, StoreFailedError, UnconfirmedError, UnsupportedError
 from everlog.interop.foreign.foreign_store import ForeignStore
-from everlog.ports import DirectoryBacked, Order
+from everlog.ports import DirectoryBacked, Order, SessionAccess
 from everlog.ports.capabilities import (
     CAPABILITIES,
+    Copying,
     Measurable,
+    Permitting,
     RawReadable,
     Reclaimable,
     Reporting,
@@ -133,6 +136,8 @@ def test_a_joined_store_answers_for_every_capability(stores: Store) -> None:
     answers = {kind: port.capability(kind) for kind in CAPABILITIES}
     assert answers == {
         Reporting: port,
+        Permitting: port,
+        Copying: port,
         Reclaimable: port,
         Watchable: own,
         Sweepable: own,
@@ -150,7 +155,7 @@ def test_a_foreign_store_can_be_reclaimed_and_reports(tmp_path: Path) -> None:
     place = made(tmp_path / "crab", {"crab_user_1.jsonl": crabtalk_file()})
     with open_store(f"crabtalk:{place}", home=tmp_path / "home") as store:
         has = {kind for kind in (*CAPABILITIES, ForeignStore) if store.port.capability(kind) is store.port}
-    assert has == {Reporting, Reclaimable, ForeignStore}
+    assert has == {Reporting, Reclaimable, Permitting, ForeignStore}
 
 
 def test_a_copy_can_be_asked_for_what_it_does_not_have(stores: Store) -> None:
@@ -176,3 +181,93 @@ def test_a_search_has_every_session_once_and_counts_those_in_question(stores: St
     for limit in (1, 50):  # of more sessions than are shown, and of all of them
         found = stores.search("hi OR hello", limit=limit, title="ours")
         assert (len(found.results), found.total) == (min(limit, 3), 3)
+
+
+def crabtalk_session(title: str, *texts: str) -> bytes:
+    """A session of CrabTalk in which a user says these things."""
+    head = crabtalk_file(title=title).split(b"\n")[0]
+    return b"\n".join([head, *(msgspec.json.encode({"role": "user", "content": text}) for text in texts), b""])
+
+
+@pytest.fixture
+def libraries(tmp_path: Path) -> Iterator[Store]:
+    """A native store and two foreign ones: "otter" is rare in ours, and in every session of the first of them."""
+    otters = {f"crab_a_{n}.jsonl": crabtalk_session(f"first {n}", f"the otter swims, day {n}") for n in range(1, 9)}
+    others = {f"crab_b_{n}.jsonl": crabtalk_session(f"second {n}", f"the badger digs, day {n}") for n in range(1, 9)}
+    others["crab_b_9.jsonl"] = crabtalk_session("met", "otter and heron meet at the river")
+    with joined(tmp_path, made(tmp_path / "one", otters), made(tmp_path / "two", others)) as store:
+        for number in range(8):
+            store.create(title=f"ours {number}").append(everlog.user(f"the falcon flies, day {number}"))
+        store.create(title="rare").append(everlog.user("a heron and an otter, seen by the river"))
+        yield store
+
+
+def test_any_of_the_words_will_do_only_if_no_store_has_them_all(libraries: Store) -> None:
+    both = libraries.search("otter heron")
+    assert {result.title for result in both.results} == {"rare", "met"}
+    assert both.total == 2, "the first directory has otters, but no heron"
+    either = libraries.search("otter gannet")
+    assert either.total == 10, "nobody has both, so all with one of them"
+
+
+def test_one_ranking_over_all_stores(libraries: Store, tmp_path: Path) -> None:
+    for query in ("otter", "heron", "river", "otter heron", "badger OR falcon OR heron", "heron gannet"):
+        results = libraries.search(query, limit=50).results
+        with everlog.open_store("memory:") as one:  # the same texts in one store
+            for row in libraries.list(limit=100):
+                copied = one.create(title=row.metadata.title)
+                for message in libraries.session(row.id).messages():
+                    copied.append(everlog.user(message.text))
+            expected = {result.title: result.score for result in one.search(query, limit=50).results}
+        found = {result.title: result.score for result in results}
+        assert found == pytest.approx(expected, abs=0.1), query
+        assert max(found.values()) == 1, "the best of all, and not of each"
+        assert [result.score for result in results] == sorted(found.values(), reverse=True)
+
+
+def test_the_words_of_a_store_that_fails_are_not_missed_in_the_others(libraries: Store, tmp_path: Path) -> None:
+    (tmp_path / "one").rename(tmp_path / "gone")
+    assert {result.title for result in libraries.search("otter heron").results} == {"rare", "met"}
+
+
+@pytest.mark.parametrize("mode", ["read", "write"])
+def test_a_session_of_another_program_says_what_may_be_done_with_it(
+    tmp_path: Path, mode: Literal["read", "write"]
+) -> None:
+    place = made(tmp_path / "crab", {"crab_user_1.jsonl": crabtalk_file()})
+    settings = Settings(stores=(FurtherStoreSettings(f"crabtalk:{place}", mode=mode),))
+    with open_store(tmp_path / "root", create=True, settings=settings) as store:
+        assert store.create().access == SessionAccess(), "everything, in a session of ours"
+        access = store.session("crab_user_1").access
+        assert (access.mode, access.program) == ("ask" if mode == "write" else "read", "crabtalk")
+        assert access.file == str(place / "crab_user_1.jsonl") and access.can_copy
+        assert access.allows("rename") is (mode == "write")
+        assert not access.allows("rewind") and not access.allows("fork")
+        with pytest.raises(UnconfirmedError if mode == "write" else UnsupportedError, match="crabtalk"):
+            access.check("append")
+        if mode == "write":
+            access.check("append", continue_here=True)
+            with pytest.raises(UnsupportedError, match="cannot be forked"):
+                access.check("fork", continue_here=True)
+
+
+def test_a_copy_in_the_store_follows_its_original_until_it_is_continued(tmp_path: Path) -> None:
+    file = made(tmp_path / "crab", {"crab_user_1.jsonl": crabtalk_file(title="theirs")}) / "crab_user_1.jsonl"
+    settings = Settings(stores=(FurtherStoreSettings(f"crabtalk:{file.parent}"),))
+    with open_store(tmp_path / "root", create=True, settings=settings) as store:
+        copying = store.port.capability(Copying)
+        assert copying is not None
+        copy = store.session(copying.copy_session("crab_user_1"))
+        assert [message.text for message in copy.messages()] == ["hello", "hi there"]
+        assert copy.access == SessionAccess() and copy.metadata.title == "theirs"
+        with file.open("ab") as opened:
+            opened.write(b'{"role":"user","content":"and now?"}\n')
+        assert copying.copy_session("crab_user_1") == copy.id
+        assert [message.text for message in copy.messages()] == ["hello", "hi there", "and now?"]
+        copy.append(everlog.user("ours"))
+        with file.open("ab") as opened:
+            opened.write(b'{"role":"assistant","content":"theirs"}\n')
+        assert copying.copy_session("crab_user_1") != copy.id, "two conversations never become one"
+        assert file.read_bytes().startswith(crabtalk_file(title="theirs"))
+        with pytest.raises(UnsupportedError, match="no session of another program"):
+            copying.copy_session(copy.id)

@@ -94,3 +94,5 @@ def test_an_index_finds_what_a_tree_says(index: FullTextIndex, text: str) -> Non
         assert sorted(hit.seq for hit in index.find_best(match, query)) == wanted
         assert sorted(hit.seq for hit in index.find_per_session(match, query, 100)) == wanted
         assert index.count_matches(match) == len(wanted) == len(index.matching_rows(match))
+        rows = sorted(index.matching_rows(match))
+        assert sorted(index.filter_rows(rows[::2], match)) == rows[::2]

@@ -279,7 +279,10 @@ class Agent:
     # --- the next model call
 
     async def preview(self, session: AsyncSession, emit: Sink = ignore_event) -> Context:
-        """Return the context that the next model call would be sent; nothing is sent."""
+        """Return the context that the next model call would be sent; nothing is sent.
+
+        One that does not fit the model's window is returned too, with its `excess`.
+        """
         return await self._preview(session, 0, combine_sinks(self.emit, emit))
 
     async def prepare(self, session: AsyncSession, emit: Sink = ignore_event) -> PreparedCall:
@@ -299,7 +302,8 @@ class Agent:
         compactor = self.spec.compactor
         context = compactor.context(live, (), overhead)
         inject = await self.spec.hooks.injections(session.sync, context.messages, sink)
-        return fit(compactor.context(live, inject, overhead), live, compactor.window, compactor.count)
+        whole = compactor.context(live, inject, overhead)
+        return fit(whole, live, compactor.window, compactor.count, allow_excess=True)
 
     async def _open_session(self, session: Session | AsyncSession | str, *, create: bool) -> AsyncSession:
         if isinstance(session, str):

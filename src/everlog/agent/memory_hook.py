@@ -23,7 +23,7 @@ from everlog.agent.worker_threads import run_external
 from everlog.aio import AsyncSession, AsyncStore
 from everlog.errors import EverlogError, InvalidIdError, SessionBusyError, SettingsError
 from everlog.model import Message, user
-from everlog.ports import Provider, Request
+from everlog.ports import Provider, Request, Store
 from everlog.ports.memory import Ask, DreamPlan, Memory, RecallQuery, Verdict
 from everlog.session import Session
 from everlog.settings import MemorySettings
@@ -95,9 +95,9 @@ class MemoryHook(Hook):
 
     def on_system(self, agent: str, session: Session) -> str:
         """Return the indexes for the system prompt."""
-        tail = session.store.port.tail(session.id) if self.settings.enabled else ()
-        cwd = next((entry.cwd for entry in tail if isinstance(entry, Message) and _is_user_input(entry)), None)
-        memory = self._open(agent, cwd) if self.settings.enabled else None
+        memory = (
+            self._open(agent, _working_directory(session.store.port, session.id)) if self.settings.enabled else None
+        )
         return memory.index(partial(self._emit_status, session.id)) if memory else ""
 
     def recall(self, agent: str, session: Session, messages: Sequence[Message]) -> str:
@@ -112,6 +112,7 @@ class MemoryHook(Hook):
             tokens=settings.recall_tokens,
             sender=session.metadata.sender,
             session=session.id,
+            directory=message.cwd if settings.foreign else None,
         )
         memory = self._open(agent, message.cwd)
         return memory.recall(query, partial(self._emit_status, session.id)) if memory else ""
@@ -133,8 +134,13 @@ class MemoryHook(Hook):
         return memory_tools.make_memory_tools(
             memory,
             sender_of=lambda session: self._store.sync.port.metadata(session).sender,
+            directory_of=self._recalled_directory,
             recall_tokens=lambda: self.settings.recall_tokens,
         )
+
+    def _recalled_directory(self, session: str) -> str | None:
+        """Return the directory that other programs' sessions are recalled from; None: from none."""
+        return _working_directory(self._store.sync.port, session) if self.settings.foreign else None
 
     # --- after a turn
 
@@ -235,6 +241,12 @@ class MemoryHook(Hook):
         """Emit a status event from any thread."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._emit, Status(session_id=session, message=message))
+
+
+def _working_directory(store: Store, session: str) -> str | None:
+    """Return the directory that the newest message of the user came from."""
+    entries = store.tail(session)
+    return next((entry.cwd for entry in entries if isinstance(entry, Message) and _is_user_input(entry)), None)
 
 
 def _is_user_input(message: Message) -> bool:

@@ -26,9 +26,15 @@ def bind_session(session: str) -> Iterator[None]:
 
 
 def make_memory_tools(
-    memory: Memory, sender_of: Callable[[str], str], recall_tokens: Callable[[], int]
+    memory: Memory,
+    sender_of: Callable[[str], str],
+    directory_of: Callable[[str], str | None],
+    recall_tokens: Callable[[], int],
 ) -> list[Function]:
-    """Return the tools; `sender_of` names the sender of a session, `recall_tokens` is a setting."""
+    """Return the tools; `recall_tokens` is a setting.
+
+    `sender_of` names the sender of a session, `directory_of` where other programs' sessions are recalled from.
+    """
 
     @tool(reads=True)
     def recall(query: str) -> str:
@@ -37,7 +43,16 @@ def make_memory_tools(
         session = _current_session.get()
         sender = sender_of(session) if session else "user"
         tokens = max(recall_tokens(), _MIN_TOKENS)
-        found = memory.recall(RecallQuery(text=query, limit=_MAX_ITEMS, tokens=tokens, sender=sender, session=session))
+        found = memory.recall(
+            RecallQuery(
+                text=query,
+                limit=_MAX_ITEMS,
+                tokens=tokens,
+                sender=sender,
+                session=session,
+                directory=directory_of(session) if session else None,
+            )
+        )
         return found or "nothing found"
 
     def remember(fact: str, category: Category) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from everlog.cli import message_lines, output, transcript_output
 from everlog.cli.message_lines import Line
-from everlog.context.build import Context
+from everlog.context.build import EXCESS_HINT, Context
 from everlog.context.tokens import TokenCounter, estimate
 from everlog.log.backward_read import LeftOut
 from everlog.model import Message, Metadata
@@ -32,6 +32,7 @@ def print_context(metadata: Metadata, context: Context, count: TokenCounter, *, 
     transcript_output.print_lines(
         chain(
             message_lines.heading_lines(metadata, _details(context)),
+            excess_lines(context),
             _transcript_lines(context.messages, count, full),
             omission_lines(context.left_out),
             _stale_lines(context.stale),
@@ -52,6 +53,8 @@ def print_context_json(context: Context, count: TokenCounter) -> None:
     }
     if context.stale:
         answer["stale"] = context.stale
+    if context.excess:
+        answer["excess"] = context.excess
     output.print_json(answer)
 
 
@@ -66,7 +69,20 @@ def _details(context: Context) -> list[str]:
         details.append(f"{len(context.left_out):,} left out")
     if context.stale:
         details.append("the summary is stale")
+    if context.excess:
+        details.append("does not fit")
     return details
+
+
+def excess_lines(context: Context) -> Iterator[Line]:
+    """Yield by how much a context is too large, and what helps; nothing if it fits."""
+    if context.excess:
+        size = output.plural(context.excess, "token")
+        yield (
+            "red",
+            f"This context does not fit: it is {size} over the model's window, with everything left out that may be.",
+        )
+        yield "", f"A turn would be refused. What helps: {EXCESS_HINT}."
 
 
 def _transcript_lines(messages: Iterable[Message], count: TokenCounter, full: bool) -> Iterator[Line]:

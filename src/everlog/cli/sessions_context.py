@@ -34,7 +34,7 @@ def context(session_id: str, window: int | None, full: bool, as_json: bool) -> N
     """Show what the model would be sent next.
 
     Prints the summary, if there is one, and the messages after it, each with its estimated tokens;
-    then what was left out, and why. Nothing is written.
+    then what was left out, and why; and whether it does not fit. Nothing is written.
     """
     from everlog.cli import context_report
 
@@ -42,7 +42,7 @@ def context(session_id: str, window: int | None, full: bool, as_json: bool) -> N
         store, metadata = session.store, session.metadata
         settings = store.settings.compaction_of(metadata.agent)
         built = session.context(
-            window=window or _window(store, metadata), tool_result_budget=settings.tool_result_budget
+            window=window or _window(store, metadata), tool_result_budget=settings.tool_result_budget, allow_excess=True
         )
         if as_json:
             context_report.print_context_json(built, store.count)

@@ -123,15 +123,18 @@ class Client:
         model: str | UnsetType | None = UNSET,
         system_prompt: str | UnsetType | None = UNSET,
         check: bool = False,
+        continue_here: bool = False,
     ) -> responses.SessionSummary:
         """Change the metadata of a session; None removes a value. `check` as in `create`."""
         path, fields = _session_path(session_id), {"name": title, "model": model, "system_prompt": system_prompt}
         body = requests.SessionUpdate(**fields)  # type: ignore[arg-type]  # the daemon refuses what is None
-        return self._call("PATCH", path, responses.SessionSummary, body, check=check or None)
+        return self._call(
+            "PATCH", path, responses.SessionSummary, body, check=check or None, continueHere=continue_here or None
+        )
 
-    def delete(self, session_id: str) -> None:
+    def delete(self, session_id: str, *, continue_here: bool = False) -> None:
         """Delete a session permanently."""
-        self._call("DELETE", _session_path(session_id), None)
+        self._call("DELETE", _session_path(session_id), None, continueHere=continue_here or None)
 
     def messages(
         self, session_id: str, *, after: int = 0, limit: int = 100, everything: bool = False
@@ -149,35 +152,50 @@ class Client:
         path, body = _session_path(session_id, "fork"), requests.ForkRequest(at=at)
         return self._call("POST", path, responses.CreatedSession, body)
 
-    def rewind(self, session_id: str, to_seq: int) -> responses.RewindResult:
+    def copy(self, session_id: str) -> responses.CreatedSession:
+        """Copy a session of another program beside the store into the store."""
+        return self._call("POST", _session_path(session_id, "copy"), responses.CreatedSession)
+
+    def rewind(self, session_id: str, to_seq: int, *, continue_here: bool = False) -> responses.RewindResult:
         """Rewind a session to a message."""
-        body = requests.RewindRequest(to_seq=to_seq)
-        return self._call("POST", _session_path(session_id, "rewind"), responses.RewindResult, body)
+        path, body = _session_path(session_id, "rewind"), requests.RewindRequest(to_seq=to_seq)
+        return self._call("POST", path, responses.RewindResult, body, continueHere=continue_here or None)
 
-    def delete_message(self, session_id: str, seq: int) -> responses.DeleteResult:
+    def delete_message(self, session_id: str, seq: int, *, continue_here: bool = False) -> responses.DeleteResult:
         """Delete a message; `restore_message` brings it back."""
-        return self._call("DELETE", _session_path(session_id, "messages", str(seq)), responses.DeleteResult)
+        path = _session_path(session_id, "messages", str(seq))
+        return self._call("DELETE", path, responses.DeleteResult, continueHere=continue_here or None)
 
-    def restore_message(self, session_id: str, seq: int) -> responses.RestoreResult:
+    def restore_message(self, session_id: str, seq: int, *, continue_here: bool = False) -> responses.RestoreResult:
         """Restore a deleted message."""
         path = _session_path(session_id, "messages", str(seq), "restore")
-        return self._call("POST", path, responses.RestoreResult)
+        return self._call("POST", path, responses.RestoreResult, continueHere=continue_here or None)
 
     # --- turns
 
     def send(
-        self, session_id: str, content: Content, *, id: str = "", cwd: str | None = None, timeout: float = TURN_SECONDS
+        self,
+        session_id: str,
+        content: Content,
+        *,
+        id: str = "",
+        cwd: str | None = None,
+        timeout: float = TURN_SECONDS,
+        continue_here: bool = False,
     ) -> responses.RunResult:
-        """Send a message and wait for the end of the turn; sent again with its id, only once."""
+        """Send a message and wait for the end of the turn; sent again with its id, only once.
+
+        A session of another program beside the store is answered only if told to `continue_here`.
+        """
         path, body = _session_path(session_id, "messages"), _fill(requests.NewMessage, content=content, id=id, cwd=cwd)
-        return self._call("POST", path, responses.RunResult, body, timeout=timeout)
+        return self._call("POST", path, responses.RunResult, body, timeout=timeout, continueHere=continue_here or None)
 
     def submit(
-        self, session_id: str, content: Content, *, id: str = "", cwd: str | None = None
+        self, session_id: str, content: Content, *, id: str = "", cwd: str | None = None, continue_here: bool = False
     ) -> responses.AcceptedMessage:
-        """Queue a message. It is durable on return; the turn runs in the daemon."""
+        """Queue a message. It is durable on return; the turn runs in the daemon. `continue_here` as in `send`."""
         path, body = _session_path(session_id, "messages"), _fill(requests.NewMessage, content=content, id=id, cwd=cwd)
-        return self._call("POST", path, responses.AcceptedMessage, body, wait=False)
+        return self._call("POST", path, responses.AcceptedMessage, body, wait=False, continueHere=continue_here or None)
 
     def stream(self, session_id: str, content: Content, *, cwd: str | None = None) -> Iterator[RunEvent]:
         """Send a message and yield the events of its turn until it ends."""
@@ -205,10 +223,12 @@ class Client:
         path, body = _session_path(session_id, "cancel"), requests.CancelRequest(run_id=run_id)
         return self._call("POST", path, responses.CancelResult, body).cancelled
 
-    def compact(self, session_id: str, *, focus: str = "") -> responses.CompactionResult:
+    def compact(self, session_id: str, *, focus: str = "", continue_here: bool = False) -> responses.CompactionResult:
         """Summarise the older part of a session."""
         path, body = _session_path(session_id, "compact"), requests.CompactRequest(focus=focus)
-        return self._call("POST", path, responses.CompactionResult, body, timeout=TURN_SECONDS)
+        return self._call(
+            "POST", path, responses.CompactionResult, body, timeout=TURN_SECONDS, continueHere=continue_here or None
+        )
 
     def inbound(
         self,

@@ -22,11 +22,13 @@ from everlog.context.fence import Origin, block, fence, restore_blocks
 from everlog.context.fit import TOOL_RESULT_BUDGET, leave_out_rounds, shorten_results
 from everlog.context.inject import insert_injections, mark_injections, select_within_budget
 from everlog.context.tokens import DEFAULT_WINDOW, TokenCounter, estimate, estimate_text, usage_tokens
+from everlog.errors import ContextOverflowError
 from everlog.ids import epoch_ms
 from everlog.log.backward_read import LeftOut, LiveMessages, arrange_live
 from everlog.model import Compaction, Message, user
 
 SUMMARY_SENTENCE = "The conversation history before this point was compacted into the following summary:"
+EXCESS_HINT = "use a model with a larger window, or rewind the session"
 # How far above the estimate a provider's count is still plausible.
 MAX_COUNT_RATIO, MAX_COUNT_EXCESS = 3, 100_000
 FAILED_STOP_REASONS = frozenset({"error", "aborted", "cancelled"})  # their usage is meaningless
@@ -39,6 +41,8 @@ class Context(msgspec.Struct, frozen=True, rename="camel"):
     tokens: int  # the last provider count, plus an estimate of what followed
     window: int  # the model's limit
     left_out: tuple[LeftOut, ...] = ()
+    # Tokens above the window, although everything that may be left out is: a model would refuse it.
+    excess: int = 0
     # Messages deleted or restored since the summary, which it still mentions or lacks.
     stale: tuple[int, ...] = ()
 
@@ -50,10 +54,11 @@ def build(
     inject: Iterable[Message] = (),
     tool_result_budget: int = TOOL_RESULT_BUDGET,
     count: TokenCounter = estimate_text,
+    allow_excess: bool = False,
 ) -> Context:
-    """Build the context of a session; ContextOverflowError if the newest round does not fit."""
+    """Build the context of a session; for `allow_excess` see `fit`."""
     context = assemble(live, window=window, inject=inject, tool_result_budget=tool_result_budget, count=count)
-    return fit(context, live, window, count)
+    return fit(context, live, window, count, allow_excess=allow_excess)
 
 
 def assemble(
@@ -104,18 +109,30 @@ def assemble(
     )
 
 
-def fit(context: Context, live: LiveMessages, limit: int, count: TokenCounter = estimate_text) -> Context:
+def fit(
+    context: Context, live: LiveMessages, limit: int, count: TokenCounter = estimate_text, *, allow_excess: bool = False
+) -> Context:
     """Return the context within `limit` tokens, leaving out the oldest rounds if necessary.
 
-    If the newest round alone exceeds the limit, it may still use the whole window.
+    If the newest round alone exceeds the limit, it may still use the whole window. If it exceeds
+    that: ContextOverflowError, or with `allow_excess`, to be looked at, a context with `excess`.
     """
     target, required = context.tokens - limit, context.tokens - context.window
     if target <= 0:
         return context
     first = 0 if live.summary is None else 1
-    messages, omitted, saved = leave_out_rounds(context.messages, first, target, required, count)
+    messages, omitted, saved = leave_out_rounds(context.messages, first, target, count)
+    excess = max(required - max(saved, 0), 0)
+    if excess and not allow_excess:
+        raise ContextOverflowError(
+            f"the newest round and what must precede it are {excess} tokens over the model's window", hint=EXCESS_HINT
+        )
     return replace(
-        context, messages=tuple(messages), tokens=context.tokens - saved, left_out=(*context.left_out, *omitted)
+        context,
+        messages=tuple(messages),
+        tokens=context.tokens - saved,
+        left_out=(*context.left_out, *omitted),
+        excess=excess,
     )
 
 

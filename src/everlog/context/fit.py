@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from everlog.context.tokens import TokenCounter, estimate
-from everlog.errors import ContextOverflowError
 from everlog.log.backward_read import LeftOut
 from everlog.log.tool_pairs import split_rounds
 from everlog.model import AnyBlock, Message, Text, user
@@ -47,13 +46,13 @@ def _shorten(message: Message) -> Message:
 
 
 def leave_out_rounds(
-    messages: Sequence[Message], first: int, target: int, required: int, count: TokenCounter
+    messages: Sequence[Message], first: int, target: int, count: TokenCounter
 ) -> tuple[list[Message], list[LeftOut], int]:
     """Leave out the oldest rounds until the context is `target` tokens smaller.
 
     Never the messages before `first` (the summary), the newest round, or the last user message and
     its injections. Returns the messages with a note in the gap, what was left out, and the tokens
-    saved. ContextOverflowError if not even `required` tokens can be saved.
+    saved.
     """
     pinned = _last_user_messages(messages, first)
     dropped: list[int] = []
@@ -65,11 +64,6 @@ def leave_out_rounds(
             if index not in pinned:
                 dropped.append(index)
                 saved += estimate(messages[index], count)
-    if saved < required:
-        raise ContextOverflowError(
-            f"the newest round and what must precede it are {required - max(saved, 0)} tokens over the model's window",
-            hint="use a model with a larger window, or rewind the session",
-        )
     if saved <= 0:
         return list(messages), [], 0
     skipped = set(dropped)

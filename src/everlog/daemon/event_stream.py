@@ -228,7 +228,9 @@ class StreamClient:
             # Report what other processes append from here on.
             self._watcher.follow(session.id, (await session.metadata()).through.seq)
         self._follow(session)  # before submitting, so that no event of the run is missed
-        await self._runtime.submit(session, request.content, id=request.id, cwd=request.cwd)
+        await self._runtime.submit(
+            session, request.content, id=request.id, cwd=request.cwd, continue_here=request.continue_here
+        )
 
     async def _cancel(self, request: Cancel, session: AsyncSession) -> None:
         if not await self._runtime.cancel(session.id, request.run_id):

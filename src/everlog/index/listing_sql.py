@@ -6,8 +6,10 @@ database. Parameters are named.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
+
+import msgspec
 
 from everlog.log.line_codec import replace_surrogates
 from everlog.ports import Filter, Order
@@ -24,6 +26,8 @@ class SqlDialect(NamedTuple):
     count_sum: str  # a sum of integers, as an integer, which cannot overflow
     text: Callable[[str], str]  # a text as a column holds it
     key: Callable[[str], str]  # a text as an indexed column holds it
+    among: str  # that a session is one of some
+    session_ids: Callable[[Collection[str]], Any]  # those, as a parameter
 
 
 # total() and not sum(): a sum that overflows in SQLite is an error, and files may hold anything.
@@ -35,6 +39,8 @@ SQLITE = SqlDialect(
     count_sum="CAST(total({}) AS INTEGER)",
     text=replace_surrogates,
     key=replace_surrogates,
+    among="id IN (SELECT value FROM json_each({}))",
+    session_ids=lambda sessions: msgspec.json.encode(sorted(sessions)).decode(),
 )
 
 

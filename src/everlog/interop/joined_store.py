@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from heapq import merge
 from itertools import islice, takewhile
 from operator import itemgetter
@@ -20,24 +21,29 @@ from msgspec.structs import replace
 from everlog.errors import EverlogError, InvalidIdError, NotFoundError, StoreFailedError, UnsupportedError
 from everlog.ids import is_ulid, ulid_at
 from everlog.interop.foreign.foreign_store import ForeignStore
+from everlog.interop.joined_search import SearchedStore, make_searcher, searching
 from everlog.log import usage_query
 from everlog.model import AnyRecord, Damaged, Entry, Metadata, Part
 from everlog.ports import (
     Chats,
+    Copying,
     DirectoryBacked,
     Filter,
     Lease,
     Order,
     Page,
+    Permitting,
     Progress,
     Query,
     Reclaimable,
     Reporting,
     Results,
+    SessionAccess,
     SkippedFile,
     Store,
     UsageReport,
 )
+from everlog.ports.access import AccessMode
 from everlog.ports.listing import cursor_of, parse_cursor, sort_key
 
 T = TypeVar("T")
@@ -51,7 +57,7 @@ class FurtherStore(NamedTuple):
     is_writable: bool
 
 
-class JoinedStore(Reporting, Reclaimable, DirectoryBacked):
+class JoinedStore(Reporting, Reclaimable, DirectoryBacked, Permitting, Copying):
     """The store port on a main store and several further ones."""
 
     def __init__(self, main: Store, further: Sequence[FurtherStore]) -> None:
@@ -109,6 +115,35 @@ class JoinedStore(Reporting, Reclaimable, DirectoryBacked):
                 hint='set mode = "write" for it in [[stores]], import the session, or open it as the store: --store',
             )
         return owner
+
+    def access(self, session: str) -> SessionAccess:
+        """Return what may be done with a session; one of another program is not changed before the user says so."""
+        owner = self._owner_of(session)
+        permitting = owner.capability(Permitting)
+        access = SessionAccess() if permitting is None else permitting.access(session)
+        if owner is self.main:
+            return access
+        if id(owner) in self._read_only:
+            mode: AccessMode = "read"
+        else:
+            mode = "ask" if owner in self._foreign else "own"
+        can_copy = owner in self._foreign and not isinstance(self.main, ForeignStore)
+        return replace(access, mode=mode, can_copy=can_copy)
+
+    def copy_session(self, session: str) -> str:
+        """Import a session of another program into the main store, and return the id of the copy."""
+        owner = self._owner_of(session)
+        if not isinstance(owner, ForeignStore) or owner is self.main:
+            raise UnsupportedError(f"session {session} is no session of another program beside the store")
+        if isinstance(self.main, ForeignStore):
+            raise UnsupportedError("the store holds sessions of another program, which take no copies")
+        from everlog.interop.importer import import_files  # noqa: PLC0415 - rarely needed
+
+        format, path = owner.transcript(session)
+        (result,) = import_files(self.main, [path], [format])
+        if result.id is None:
+            raise StoreFailedError(f"{path} cannot be copied: {result.problem}")
+        return result.id
 
     def _find(self, name: str, *, prefix: bool = False) -> tuple[Store, str]:
         """Return the store that has a session with this name, and the session's id."""
@@ -253,23 +288,38 @@ class JoinedStore(Reporting, Reclaimable, DirectoryBacked):
         return any(other.was_listed(session) for other in earlier)
 
     def search(self, query: Query, *, progress: Progress | None = None) -> Results:
-        """Search all stores; the best results come first."""
-        store_query = _without_offset(query)
-        answers = self._call_all(
-            lambda store: self._without_shadowed(store.search(store_query, progress=progress), store)
-        )
-        return _merge_results(answers, query)
+        """Search all stores: whether any of the words will do, and the order, is decided once for all."""
+        stores = [store for store in self._searched_stores(query) if store.refresh(progress)]
+        return make_searcher(stores).search(query)
 
     def recall(self, query: Query, now: int) -> Results:
         """Return the sessions of all stores that a message is about, the best first."""
-        store_query = _without_offset(query)
-        answers = self._call_all(lambda store: self._without_shadowed(store.recall(store_query, now), store))
-        return _merge_results(answers, query)
+        return make_searcher(self._searched_stores(query)).recall(query.text, now, query)
 
-    def _without_shadowed(self, answer: Results, store: Store) -> Results:
-        """Return the results without those whose id stands for a session of an earlier store."""
-        hits = tuple(hit for hit in answer.results if not self._is_shadowed(hit.session, store))
-        return Results(hits, answer.total - len(answer.results) + len(hits))
+    def _searched_stores(self, query: Query) -> Iterator[SearchedStore]:
+        """Yield the stores that a query is about; of foreign ones perhaps only the sessions of some directories."""
+        for store in (self.main, *self._further):
+            sessions = query.sessions
+            if store in self._foreign and query.directories is not None:
+                sessions = store.sessions_in(query.directories) if query.directories else None
+                if not sessions:
+                    continue
+            yield SearchedStore(
+                searching(store),
+                on_failure=_raise if store is self.main else self._leave_out,
+                includes=partial(self._is_own, store=store),
+                sessions=sessions,
+            )
+
+    def _is_own(self, session: str, store: Store) -> bool:
+        """Return whether an id stands for the session of this store, and not of an earlier one."""
+        if store in self._foreign or store is self.main:
+            return not self._is_shadowed(session, store)
+        return self._owner_of(session) is store
+
+    def _leave_out(self, error: Exception) -> None:
+        """Note that a further store failed, which is left out."""
+        self._failures.append(str(error))
 
     def catch_up(self, progress: Progress | None = None) -> int:
         """Index new messages in all stores, and return in how many sessions."""
@@ -297,7 +347,7 @@ class JoinedStore(Reporting, Reclaimable, DirectoryBacked):
             try:
                 answers.append(call(store))
             except (StoreFailedError, NotFoundError) as error:
-                self._failures.append(str(error))
+                self._leave_out(error)
         return answers
 
     def close(self) -> None:
@@ -313,14 +363,5 @@ def _created_cursor(cursor: str) -> str:
     return f"{created}-{min(max(last, first), after)}"
 
 
-def _without_offset(query: Query) -> Query:
-    """Return the query for one store: its best hits up to the end of the page."""
-    return replace(query, limit=query.offset + query.limit, offset=0)
-
-
-def _merge_results(answers: Sequence[Results], query: Query) -> Results:
-    """Merge the results of several stores. A score is relative to the store's best hit."""
-    hits = (hit for answer in answers for hit in answer.results)
-    ranked = sorted(hits, key=lambda hit: -hit.score)
-    page = ranked[query.offset : query.offset + query.limit]
-    return Results(tuple(page), sum(answer.total for answer in answers))
+def _raise(error: Exception) -> None:
+    raise error

@@ -7,8 +7,9 @@
 
 Up to half of the items are notes, the others sessions; each kind fills the room that the other
 leaves. Of a session come as many messages as match and have room. Passages come only from sessions
-of the same agent with the same sender, so that nothing one person said is shown to another. Each
-line is redacted and cannot close its block.
+of the same agent with the same sender, so that nothing one person said is shown to another, and of
+other programs' sessions beside the store only from those that worked in the same directory, if the
+query names it. Each line is redacted and cannot close its block.
 
 Notes and extracted facts are ranked by BM25 over the texts of one memory. They are few, so all of
 them are scanned each time and there is no index to keep in step with a person's edits; only the
@@ -71,6 +72,7 @@ def find_passages(store: Store, query: RecallQuery, agent: str | None, now: floa
         limit=query.limit,
         hits=_PASSAGES,
         excluded_sessions=frozenset({query.session} if query.session else ()),
+        directories=frozenset({query.directory} if query.directory else ()),
     )
     scored = [
         (result.score * _DECAY**place, result, hit)

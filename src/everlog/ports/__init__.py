@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from everlog.ports.access import Action, SessionAccess
 from everlog.ports.capabilities import (
     ChangeSubscription,
+    Copying,
     DirectoryBacked,
     Measurable,
+    Permitting,
     RawLine,
     RawReadable,
     Reclaimable,
@@ -33,8 +36,10 @@ from everlog.ports.queries import Chats, DiskUsage, Hit, Query, Results, Session
 from everlog.ports.store import ExpiringLease, Lease, Progress, Store
 
 __all__ = [
+    "Action",
     "ChangeSubscription",
     "Chats",
+    "Copying",
     "Delta",
     "DeltaCallback",
     "DirectoryBacked",
@@ -47,6 +52,7 @@ __all__ = [
     "Measurable",
     "Order",
     "Page",
+    "Permitting",
     "Progress",
     "Provider",
     "Query",
@@ -56,6 +62,7 @@ __all__ = [
     "Reporting",
     "Request",
     "Results",
+    "SessionAccess",
     "SessionHit",
     "SessionRow",
     "SharedBetweenMachines",

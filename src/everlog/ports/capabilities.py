@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from everlog.model import Damaged, Entry, Metadata
+from everlog.ports.access import SessionAccess
 from everlog.ports.queries import DiskUsage
 from everlog.ports.store import Progress, Store
 
@@ -62,6 +63,25 @@ class DirectoryBacked(Protocol):
 
     def skipped_files(self) -> Sequence[SkippedFile]:
         """Return every file that is neither a session nor part of one, with the reason."""
+        ...
+
+
+class Permitting(Protocol):
+    """A store with sessions that not everything can be done with."""
+
+    def access(self, session: str) -> SessionAccess:
+        """Return what may be done with a session."""
+        ...
+
+
+class Copying(Protocol):
+    """A store beside which sessions of other programs are shown."""
+
+    def copy_session(self, session: str) -> str:
+        """Copy a session of another program into the store, and return the id of the copy. Durable on return.
+
+        A copy that was made before is brought up to date, unless it was continued meanwhile.
+        """
         ...
 
 
@@ -192,6 +212,8 @@ CAPABILITIES: tuple[type, ...] = (
     Reporting,
     Watchable,
     Sweepable,
+    Permitting,
+    Copying,
     Reclaimable,
     Measurable,
     RawReadable,

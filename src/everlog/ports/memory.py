@@ -46,6 +46,8 @@ class RecallQuery(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
     sender: str  # passages come only from this sender's sessions
     session: str = ""  # the session that asks; its own passages are left out
+    # Passages of other programs' sessions are taken only if they worked in this directory; None: of no such session.
+    directory: str | None = None
 
 
 class NoteEdit(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,6 +19,9 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     offset: int = 0  # sessions to skip, best first
     hits: int = 3  # passages per session
     excluded_sessions: frozenset[str] = frozenset()
+    sessions: frozenset[str] | None = None  # no others
+    # Sessions of other programs count only if they worked in one of these directories; None: all count.
+    directories: frozenset[str] | None = None
 
 
 class Hit(msgspec.Struct, frozen=True, rename="camel", gc=False):

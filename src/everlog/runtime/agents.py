@@ -19,7 +19,7 @@ from everlog.agent.environment import EnvironmentHook, Recall
 from everlog.agent.memory_hook import MemoryHook
 from everlog.agent.tools import Function, build_tools
 from everlog.aio import AsyncSession, AsyncStore
-from everlog.model import Message
+from everlog.model import Message, Metadata
 from everlog.ports import Lease, Toolset
 from everlog.runtime.queue_log import TurnOptions
 from everlog.settings import Settings
@@ -75,12 +75,15 @@ class Agents:
     async def for_session(self, session: AsyncSession) -> Agent:
         """Return the agent of a session, with the session's own model if one was chosen."""
         metadata = await session.metadata()
-        name = metadata.agent
-        model = metadata.model if metadata.model_chosen else self._settings.model_of(name)
+        name, model = metadata.agent, self.model_of(metadata)
         if (name, model) in self._current:
             return self._current[name, model]
         # Importing a provider takes a second or two; do not block the event loop.
         return await self._store.call(self.by_name, name, model)
+
+    def model_of(self, metadata: Metadata) -> str:
+        """Return the model that answers in a session."""
+        return metadata.model if metadata.model_chosen else self._settings.model_of(metadata.agent)
 
     def by_name(self, name: str, model: str = "") -> Agent:
         """Return the agent of that name, created if needed; `model` overrides the settings."""

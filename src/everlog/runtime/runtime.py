@@ -263,14 +263,17 @@ class Runtime:
         id: str = "",
         cwd: str | None = None,
         sender: str | None = None,
+        continue_here: bool = False,
     ) -> Run:
         """Send a user message to a session; its turn starts at once, or waits in the queue.
 
         The message is durable on return; `Run.answer` waits for the reply. A message with an `id`
         that was submitted before is not answered again: its earlier run is returned. Raises
-        `QueueFullError` if too many messages wait, `SessionBusyError` during shutdown, and
-        `ConflictError` if another message has the id.
+        `QueueFullError` if too many messages wait, `SessionBusyError` during shutdown,
+        `ConflictError` if another message has the id, and `UnconfirmedError` for a session of another
+        program beside the store, unless the user has said to `continue_here`.
         """
+        (await session.access()).check("append", continue_here=continue_here)
         return await self._submit(session, user(content, id=id, cwd=cwd, sender=sender))
 
     async def inbound(
@@ -303,6 +306,7 @@ class Runtime:
             session = await self.store.route_to_session(
                 routed, incoming=session_key, new_chat=new_chat, sender=sender or None
             )
+        (await session.access()).check("append")
         message = user(content, id=id, cwd=cwd, sender=sender or None)
         return InboundResult(session, key, await self._submit(session, message))
 
@@ -349,8 +353,9 @@ class Runtime:
         """
         await self.queue.wait_for_release(session)
 
-    async def compact(self, session: AsyncSession, *, focus: str = "") -> Outcome:
+    async def compact(self, session: AsyncSession, *, focus: str = "", continue_here: bool = False) -> Outcome:
         """Compact a session now, whatever its size; raises `SessionBusyError` during a turn."""
+        (await session.access()).check("compact", continue_here=continue_here)
         await self.wait_for_release(session.id)
         agent = await self.agents.for_session(session)
         return await agent.compact(session, focus=focus, emit=self.emit)

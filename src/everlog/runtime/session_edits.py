@@ -15,7 +15,11 @@ Marker = TypeVar("Marker", Rewind, Tombstone)
 
 
 class SessionEdits:
-    """Changes to sessions, each emitted to the followers of a runtime."""
+    """Changes to sessions, each emitted to the followers of a runtime.
+
+    A session of another program beside the store is not changed unless the user has said to
+    `continue_here`: UnconfirmedError.
+    """
 
     def __init__(self, emit: Sink, wait_for_release: Callable[[str], Awaitable[None]]) -> None:
         """Await `wait_for_release` before edits that need the lease: a turn may be releasing it."""
@@ -29,28 +33,34 @@ class SessionEdits:
         title: str | UnsetType | None = UNSET,
         model: str | UnsetType | None = UNSET,
         system_prompt_override: str | UnsetType | None = UNSET,
+        continue_here: bool = False,
     ) -> Metadata:
         """Change metadata; durable on return. What is not given stays, None removes a value."""
+        (await session.access()).check("rename" if title is not UNSET else "append", continue_here=continue_here)
         metadata = await session.update(title=title, model=model, system_prompt_override=system_prompt_override)
         if title is not UNSET:
             self._emit(SessionRenamed(session_id=session.id, name=metadata.display_title))
         return metadata
 
-    async def rewind(self, session: AsyncSession, to_seq: int) -> Rewind:
+    async def rewind(self, session: AsyncSession, to_seq: int, *, continue_here: bool = False) -> Rewind:
         """Rewind a session to a message; raises `SessionBusyError` during a turn."""
+        (await session.access()).check("rewind", continue_here=continue_here)
         await self._wait_for_release(session.id)
         return self._report(session, await session.rewind(to_seq))
 
-    async def hide(self, session: AsyncSession, seq: int) -> Tombstone:
+    async def hide(self, session: AsyncSession, seq: int, *, continue_here: bool = False) -> Tombstone:
         """Hide a message, with the tool calls and results that belong to it."""
+        (await session.access()).check("hide", continue_here=continue_here)
         return self._report(session, await session.tombstone(seq))
 
-    async def restore(self, session: AsyncSession, seq: int) -> Tombstone:
+    async def restore(self, session: AsyncSession, seq: int, *, continue_here: bool = False) -> Tombstone:
         """Restore a hidden message."""
+        (await session.access()).check("hide", continue_here=continue_here)
         return self._report(session, await session.restore(seq))
 
-    async def delete(self, session: AsyncSession) -> None:
+    async def delete(self, session: AsyncSession, *, continue_here: bool = False) -> None:
         """Delete a session permanently; raises `SessionBusyError` during a turn."""
+        (await session.access()).check("delete", continue_here=continue_here)
         await self._wait_for_release(session.id)
         await session.delete()
         self._emit(SessionChanged(session_id=session.id, change="deleted"))

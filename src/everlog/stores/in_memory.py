@@ -11,14 +11,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from everlog.errors import FormatError
 from everlog.log import line_codec, usage_query
 from everlog.log.fold import MetadataFold, apply_changes
 from everlog.log.parts import part_name, split_at_boundary
 from everlog.model import MARKERS, AnyRecord, Damaged, Entry, Metadata, Part
-from everlog.ports import Filter, Lease, Order, Page, Progress, Results, SessionRow, UsageReport
+from everlog.ports import Filter, Lease, Order, Page, Progress, SessionRow, UsageReport
 from everlog.ports.listing import make_page, matcher
 from everlog.settings import SessionSettings, Settings
 from everlog.stores import rules
@@ -28,6 +28,8 @@ from everlog.stores.store_verbs import StoreVerbs
 
 if TYPE_CHECKING:
     from everlog.index.search.search_index import SearchIndex
+
+T = TypeVar("T")
 
 
 class InMemoryLog:
@@ -245,7 +247,7 @@ class InMemoryStore(StoreVerbs):
         """Do nothing: there is no lasting index."""
         return 0
 
-    def _query_search(self, query: Callable[[SearchIndex], Results]) -> Results:
+    def query_index(self, ask: Callable[[SearchIndex], T], default: T) -> T:
         """Run a query on an index of all sessions, made for it."""
         from everlog.index.listing_rows import SessionIndex  # noqa: PLC0415 - loads SQLite; few search here
         from everlog.index.search.search_index import open_search_index  # noqa: PLC0415
@@ -259,7 +261,7 @@ class InMemoryStore(StoreVerbs):
             include_tools=self._tool_output,
         )
         search.catch_up()
-        return query(search)
+        return ask(search)
 
     def _rows(self) -> list[SessionRow]:
         with self._lock:

@@ -6,7 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -27,7 +27,22 @@ T = TypeVar("T")
 Compose = Callable[[Metadata, HolderLookup], dict[str, Any]]
 
 
-class StoreVerbs:
+class Searching(Protocol):
+    """A store with a search index of its own."""
+
+    def refresh_index(self, progress: Progress | None = None) -> None:
+        """Index new records for a search."""
+        ...
+
+    def query_index(self, ask: Callable[[SearchIndex], T], default: T) -> T:
+        """Return what a function finds in the search index, or `default` if there is none.
+
+        It may be called again if the index must be made anew.
+        """
+        ...
+
+
+class StoreVerbs(Searching):
     """A store that keeps the rules; `ports.Store` describes the verbs.
 
     A store states its capabilities by its base classes.
@@ -48,7 +63,6 @@ class StoreVerbs:
     _ids_with_prefix: Callable[[str], Sequence[str]]  # at most two
     _page: Callable[[Filter, int, str | None, Order], Page]
     _usage: Callable[[Filter, tuple[str, str], int], UsageReport]
-    _query_search: Callable[[Callable[[SearchIndex], Results]], Results]
 
     def __init__(self, settings: Settings | None, clock: Callable[[], float]) -> None:
         self.limits = (settings or Settings()).session
@@ -201,9 +215,13 @@ class StoreVerbs:
 
     def search(self, query: Query, *, progress: Progress | None = None) -> Results:
         """Search all sessions; new records are indexed first."""
+        self.refresh_index(progress)
+        return self.query_index(lambda index: index.search(query), Results())
+
+    def refresh_index(self, progress: Progress | None = None) -> None:
+        """Index new records for a search."""
         self.catch_up(progress)
-        return self._query_search(lambda index: index.search(query))
 
     def recall(self, query: Query, now: int) -> Results:
         """Return the sessions that a message is about, as far as they are indexed."""
-        return self._query_search(lambda index: index.recall(query.text, now, query))
+        return self.query_index(lambda index: index.recall(query.text, now, query), Results())

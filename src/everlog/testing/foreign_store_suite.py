@@ -22,6 +22,7 @@ from everlog.interop.foreign.foreign_store import ForeignStore
 from everlog.interop.formats.foreign_format import ForeignFormat
 from everlog.interop.formats.format_types import InMemorySource
 from everlog.model import Compaction, Message, ToolCall, assistant, tool_result, user
+from everlog.ports.access import ACTIONS, Action
 from everlog.session import Session, Store
 from everlog.stores.file.file_store import FileStore
 from everlog.testing.stores.unknown_session import check_unknown_name, check_unknown_session
@@ -233,6 +234,33 @@ class ForeignStoreConformance:
             with self._open_store_at(root) as other:
                 texts = [m.text for m in _messages(other, self.session)]
                 assert "forget this" not in texts and "but not this" in texts
+
+    def test_what_is_said_to_be_possible_is_possible_and_nothing_else(self) -> None:
+        """`access` names the actions that a face may offer, before and after the session was read."""
+        actions: dict[Action, Callable[[Session, Message], object]] = {
+            "append": lambda session, _: session.append(user("one more")),
+            "rename": lambda session, _: session.rename("A new title"),
+            "compact": lambda session, last: session.append(
+                Compaction(first_kept_seq=last.seq, summary="They talked.")
+            ),
+            "hide": lambda session, last: session.tombstone(last.seq),
+            "rewind": lambda session, last: session.rewind(last.seq - 1),
+            "fork": lambda session, _: session.fork(),
+            "delete": lambda session, _: session.delete(),
+        }
+        assert set(actions) == ACTIONS
+        for action, perform in actions.items():
+            with self._open_store() as (store, _):
+                session = store.session(self.session)
+                session.append(user("the last but one"))
+                last = session.append(user("the last one"))
+                access = session.access
+                assert (access.mode, access.program) == ("own", self.format.NAME)
+                assert b"the last one" in Path(access.file).read_bytes(), "the file that appends go to"
+                if action in access.actions:
+                    perform(session, last)
+                else:
+                    _raises(UnsupportedError, partial(perform, session, last))
 
     def test_turn_metrics_are_not_written_to_the_file(self) -> None:
         """The program would not understand them; they are in the mirror."""

@@ -35,8 +35,8 @@ ERROR_STATUSES = {
     405: ErrorStatus("Method not allowed."),
     408: ErrorStatus("The body did not arrive in time."),
     409: ErrorStatus(
-        "Conflict: a turn is running, or the session has changed.",
-        (errors.ConflictError, errors.SessionBusyError, errors.RunCancelledError),
+        "Conflict: a turn is running, the session has changed, or it is another program's: see `continueHere`.",
+        (errors.ConflictError, errors.SessionBusyError, errors.RunCancelledError, errors.UnconfirmedError),
         errors.ConflictError,
     ),
     413: ErrorStatus("The request is too large.", (errors.ContextOverflowError,), errors.FormatError),

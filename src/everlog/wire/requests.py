@@ -154,6 +154,7 @@ class SendMessage(SessionRequest, frozen=True, kw_only=True):
     content: MessageContent
     id: str = ""
     cwd: str | None = None
+    continue_here: bool = False  # also in a session of another program beside the store
 
 
 class Cancel(SessionRequest, frozen=True, kw_only=True):

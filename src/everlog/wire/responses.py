@@ -66,6 +66,8 @@ class SessionSummary(ResponseBody, frozen=True, kw_only=True):
     running: bool
     waiting: int  # messages in its queue
     resume_command: str  # continues it in its own program; empty: that has none
+    access: str = "own"  # ask: written to only with `continueHere`; read: never
+    actions: list[str] = []  # that its format can hold: append, rename, compact, hide, rewind, fork, delete
 
 
 class Listing(ResponseBody, frozen=True, kw_only=True):
@@ -112,6 +114,7 @@ class PreparedContext(ResponseBody, frozen=True, kw_only=True):
     window: int
     left_out: list[OmittedMessage]
     stale: list[int] = []  # messages deleted or restored since the last summary
+    excess: int = 0  # tokens above the window, with everything left out that may be: a turn would be refused
 
 
 class RunResult(ResponseBody, frozen=True, kw_only=True):

@@ -41,6 +41,7 @@ class Backend(Protocol):
 
     store: AsyncStore
     events: asyncio.Queue[StreamItem]  # of the followed session, in order
+    continued: set[str]  # sessions of other programs that the user has said to continue here
     description: str  # where turns run, for the user
     survives_exit: bool  # whether turns continue when this program exits
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 @click.option("--agent", shell_complete=complete_agent, help="Chat with this agent; default: the default agent.")
 @click.option("--sender", help="Chat as this sender; default: user.")
 @click.option("--model", help="Set the session's model: provider:name, or offline.")
+@click.option("--continue-here", is_flag=True, help="Write to the file of another program without being asked.")
 @click.option("-p", "--prompt", metavar="TEXT", help="Send TEXT, print the answer, and exit.")
 def chat(
     *,
@@ -38,6 +39,7 @@ def chat(
     agent: str | None,
     sender: str | None,
     model: str | None,
+    continue_here: bool,
     prompt: str | None,
     as_json: bool,
 ) -> None:
@@ -67,7 +69,7 @@ def chat(
 
     from everlog.cli.chat.session_choice import SessionChoice
 
-    choice = SessionChoice(is_new, resume, agent, sender, model)
+    choice = SessionChoice(is_new, resume, agent, sender, model, continue_here)
     asyncio.run(_run_chat(choice, text, as_json))
 
 

@@ -46,6 +46,7 @@ class DaemonBackend(Backend):
     def __init__(self, home: Path, address: str, store: AsyncStore) -> None:
         self.store = store
         self.events: asyncio.Queue[StreamItem] = asyncio.Queue()
+        self.continued: set[str] = set()
         self.description = f"through the daemon at {address}"
         self._home = home
         self._reader: _EventReader | None = None
@@ -68,10 +69,12 @@ class DaemonBackend(Backend):
 
     async def use_model(self, session: str, model: str) -> None:
         """Change the session's model, if the daemon can use it."""
-        await self._call(lambda client: client.update(session, check=True, model=model))
+        agreed = session in self.continued
+        await self._call(lambda client: client.update(session, check=True, model=model, continue_here=agreed))
 
     async def submit(self, session: str, text: str) -> AcceptedMessage:
-        return await self._call(lambda client: client.submit(session, text, cwd=os.getcwd()))
+        agreed = session in self.continued
+        return await self._call(lambda client: client.submit(session, text, cwd=os.getcwd(), continue_here=agreed))
 
     async def cancel(self, session: str, run_id: str = "") -> bool:
         return await self._call(lambda client: client.cancel(session, run_id))
@@ -79,7 +82,8 @@ class DaemonBackend(Backend):
     async def compact(self, session: str, focus: str) -> Outcome:
         from everlog.agent.compactor import Outcome
 
-        reply = await self._call(lambda client: client.compact(session, focus=focus))
+        agreed = session in self.continued
+        reply = await self._call(lambda client: client.compact(session, focus=focus, continue_here=agreed))
         record = None if reply.record is None else from_object(reply.record)
         return Outcome(**(asdict(reply) | {"record": record}))
 
@@ -92,13 +96,16 @@ class DaemonBackend(Backend):
             window=reply.window,
             left_out=tuple(LeftOut(item.seq, item.why) for item in reply.left_out),
             stale=tuple(reply.stale),
+            excess=reply.excess,
         )
 
     async def rename(self, session: str, title: str) -> None:
-        await self._call(lambda client: client.update(session, title=title))
+        agreed = session in self.continued
+        await self._call(lambda client: client.update(session, title=title, continue_here=agreed))
 
     async def rewind(self, session: str, to_seq: int) -> None:
-        await self._call(lambda client: client.rewind(session, to_seq))
+        agreed = session in self.continued
+        await self._call(lambda client: client.rewind(session, to_seq, continue_here=agreed))
 
     def sessions_stopped_on_exit(self) -> list[str]:
         """Return no session: turns continue in the daemon."""

@@ -39,6 +39,7 @@ class LocalBackend(Backend):
     def __init__(self, runtime: Runtime) -> None:
         self.store = runtime.store
         self.events: asyncio.Queue[StreamItem] = asyncio.Queue()
+        self.continued: set[str] = set()
         self._runtime = runtime
         self._remote_events: RemoteEvents | None = None  # of the followed session, until deleted
         # Events of the runtime, each with the seq up to which other processes wrote before it.
@@ -65,11 +66,13 @@ class LocalBackend(Backend):
     async def use_model(self, session: str, model: str) -> None:
         """Change the session's model, if it can be used."""
         await self.store.call(self.store.sync.provider, model)
-        await (await self.store.session(session)).update(model=model)
+        handle = await self.store.session(session)
+        await self._runtime.edits.update(handle, model=model, continue_here=session in self.continued)
 
     async def submit(self, session: str, text: str) -> AcceptedMessage:
         handle = await self.store.session(session)
-        run = await self._runtime.submit(handle, text, cwd=os.getcwd())
+        agreed = session in self.continued
+        run = await self._runtime.submit(handle, text, cwd=os.getcwd(), continue_here=agreed)
         return AcceptedMessage(run_id=run.id, position=run.position)
 
     async def cancel(self, session: str, run_id: str = "") -> bool:
@@ -77,18 +80,21 @@ class LocalBackend(Backend):
 
     async def compact(self, session: str, focus: str) -> Outcome:
         async with self._edit_lock:
-            return await self._runtime.compact(await self.store.session(session), focus=focus)
+            handle = await self.store.session(session)
+            return await self._runtime.compact(handle, focus=focus, continue_here=session in self.continued)
 
     async def context(self, session: str) -> Context:
         return await self._runtime.context(await self.store.session(session))
 
     async def rename(self, session: str, title: str) -> None:
         async with self._edit_lock:
-            await self._runtime.edits.update(await self.store.session(session), title=title)
+            handle = await self.store.session(session)
+            await self._runtime.edits.update(handle, title=title, continue_here=session in self.continued)
 
     async def rewind(self, session: str, to_seq: int) -> None:
         async with self._edit_lock:
-            await self._runtime.edits.rewind(await self.store.session(session), to_seq)
+            handle = await self.store.session(session)
+            await self._runtime.edits.rewind(handle, to_seq, continue_here=session in self.continued)
 
     def sessions_stopped_on_exit(self) -> list[str]:
         runtime = self._runtime

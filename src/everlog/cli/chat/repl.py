@@ -18,11 +18,13 @@ from everlog.cli.chat.backend import Backend, Disconnected, Reconnected, StreamI
 from everlog.cli.chat.chat_screen import ChatScreen, LineTerminal, Terminal, is_dumb
 from everlog.cli.chat.daemon_backend import find_daemon
 from everlog.cli.chat.event_printer import JOINED_NOTICE, OTHER_SESSION_HINT, EventPrinter
+from everlog.cli.chat.foreign_session import offer_lines
 from everlog.cli.chat.input_history import JsonFileHistory
 from everlog.cli.chat.session_choice import describe_session, model_of
 from everlog.cli.message_lines import Line
 from everlog.cli.sessions_context import window_of
-from everlog.errors import ContextOverflowError, EverlogError, NotFoundError
+from everlog.errors import ContextOverflowError, EverlogError, NotFoundError, UnconfirmedError
+from everlog.ports import SessionAccess
 from everlog.session import Session
 from everlog.wire.events import (
     CompactEnd,
@@ -46,6 +48,7 @@ class Chat:
         self.location = location
         self.backend = backend
         self.session = session
+        self.access = SessionAccess()
         self.pair = ("", "")  # agent and sender, known even after the session was deleted
         self.printer = EventPrinter(output.terminal_width)
         self.is_over = False
@@ -55,7 +58,9 @@ class Chat:
         self._is_disconnected = False
         self._status: tuple[str, str] = ("", "")  # session, context usage
         history = JsonFileHistory(home / "run" / "chat_history")
-        completer = slash_parser.SlashCompleter(lambda: self.backend.store.sync)
+        completer = slash_parser.SlashCompleter(
+            lambda: self.backend.store.sync, lambda: slash_parser.offered_commands(self.access)
+        )
         self.terminal: Terminal = LineTerminal(self) if is_dumb() else ChatScreen(self, history, completer)
 
     # --- lifecycle
@@ -102,6 +107,7 @@ class Chat:
             run = await self.backend.follow(session.id)
             metadata = await session.metadata()
             self.session, self.printer = session, EventPrinter(output.terminal_width)
+            self.access = await session.access()
             if run:
                 self.printer.join_run(run)
             self.pair = (metadata.agent, metadata.sender)
@@ -109,6 +115,8 @@ class Chat:
             lines = await self.backend.store.call(
                 lambda: list(describe_session(session.sync, self.backend.description))
             )
+            if session.id not in self.backend.continued:
+                lines += offer_lines(self.access, metadata, model_of(self.backend.store.sync, metadata))
             if run:
                 lines.append(("dim", JOINED_NOTICE))
             await self.show(lines)
@@ -136,6 +144,10 @@ class Chat:
             if is_command:
                 return await self._run_interruptible(slash_parser.run_command(self, text)) or ""
             return await self._submit(text[1:] if text.startswith("//") else text)
+        except UnconfirmedError:
+            metadata = await self.session.metadata()
+            await self.show(offer_lines(self.access, metadata, model_of(self.backend.store.sync, metadata)))
+            return "" if is_command else text
         except (EverlogError, OSError) as error:
             problem = str(error)
             if isinstance(error, NotFoundError) and not is_command:  # the session was deleted
@@ -161,6 +173,7 @@ class Chat:
             pass
         old_backend, self.backend = self.backend, open_local_backend(self.home, self.location)
         self.backend.events = old_backend.events  # the consumer keeps reading this queue
+        self.backend.continued = old_backend.continued
         await old_backend.close()
         self._is_disconnected = False
         self.session = await self.backend.store.session(self.session.id)

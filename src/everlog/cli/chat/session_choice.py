@@ -30,6 +30,7 @@ class SessionChoice(NamedTuple):
     agent: str | None = None
     sender: str | None = None
     model: str | None = None
+    continue_here: bool = False  # also in the file of another program
 
 
 async def choose_session(backend: Backend, choice: SessionChoice) -> AsyncSession:
@@ -37,6 +38,8 @@ async def choose_session(backend: Backend, choice: SessionChoice) -> AsyncSessio
     store = backend.store
     if choice.resume is not None:
         session = await _find_session(store, choice)
+        if choice.continue_here:
+            backend.continued.add(session.id)
         await _use_model(backend, session, choice.model)
         await make_current(session)
         return session
@@ -52,7 +55,9 @@ async def choose_session(backend: Backend, choice: SessionChoice) -> AsyncSessio
 
 
 async def make_current(session: AsyncSession) -> None:
-    """Make it the current session of its agent and sender."""
+    """Make it the current session of its agent and sender, if it is in the store itself."""
+    if (await session.access()).mode != "own":
+        return
     try:
         await session.resume()
     except UnsupportedError:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from everlog.cli import output
 from everlog.cli.chat import session_choice
 from everlog.cli.chat.chat_screen import is_dumb
-from everlog.cli.context_report import omission_lines, outcome_lines
+from everlog.cli.context_report import excess_lines, omission_lines, outcome_lines
 from everlog.cli.message_lines import Line
 from everlog.cli.options import find_async_session
 from everlog.context.tokens import estimate
@@ -151,6 +151,7 @@ def _context_lines(built: Context, count: Callable[[str], int]) -> Iterator[Line
     left_out = f", {len(built.left_out):,} left out" if built.left_out else ""
     size = f"{built.tokens:,} of {built.window:,} tokens ({percent:.0f} %)"
     yield "bold", f"{size}, {output.plural(len(built.messages), 'message')}{left_out}"
+    yield from excess_lines(built)
     earlier = len(built.messages) - MAX_CONTEXT_MESSAGES
     if earlier > 0:
         yield "dim", f"  … {output.plural(earlier, 'message')} before these"

@@ -11,9 +11,11 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 
 from everlog.cli import output
+from everlog.cli.chat import foreign_session
 from everlog.cli.chat import slash_commands as commands
 from everlog.cli.message_lines import Line, unfolded_lines
 from everlog.errors import EverlogError
+from everlog.ports import Action, SessionAccess
 from everlog.session import Store
 
 if TYPE_CHECKING:
@@ -28,14 +30,14 @@ class SlashCommand(NamedTuple):
     help: str
     run: Callable[[Chat, str], Awaitable[str | None]]
     usage: str = ""
+    action: Action | None = None  # that the session's format must be able to hold
 
 
 async def show_help(chat: Chat, argument: str) -> None:
     """List the commands and keys."""
-    width = max(len(f"{name} {command.usage}") for name, command in SLASH_COMMANDS.items()) + 1
-    lines = [
-        ("", f"  {f'/{name} {command.usage}':<{width}}  {command.help}") for name, command in SLASH_COMMANDS.items()
-    ]
+    offered = offered_commands(chat.access)
+    width = max(len(f"{name} {command.usage}") for name, command in offered.items()) + 1
+    lines = [("", f"  {f'/{name} {command.usage}':<{width}}  {command.help}") for name, command in offered.items()]
     await chat.show([*lines, *(("dim", f"  {line}") for line in KEY_HELP)])
 
 
@@ -56,11 +58,11 @@ SLASH_COMMANDS: dict[str, SlashCommand] = {
     "new": SlashCommand("start a new session", commands.new, "[TITLE]"),
     "resume": SlashCommand("continue another session, by ID or picked", commands.resume, "[ID]"),
     "sessions": SlashCommand("list sessions, filtered by title", commands.sessions, "[TEXT]"),
-    "title": SlashCommand("show or set the title", commands.title, "[TEXT]"),
-    "compact": SlashCommand("summarise the older part, with a focus", commands.compact, "[FOCUS]"),
+    "title": SlashCommand("show or set the title", commands.title, "[TEXT]", "rename"),
+    "compact": SlashCommand("summarise the older part, with a focus", commands.compact, "[FOCUS]", "compact"),
     "context": SlashCommand("show what the model would be sent", commands.context),
-    "rewind": SlashCommand("rewind to before a prompt, or to #SEQ", commands.rewind, "[N]"),
-    "fork": SlashCommand("continue in a copy, of all or up to a message", commands.fork, "[#SEQ]"),
+    "rewind": SlashCommand("rewind to before a prompt, or to #SEQ", commands.rewind, "[N]", "rewind"),
+    "fork": SlashCommand("continue in a copy, of all or up to a message", commands.fork, "[#SEQ]", "fork"),
     "search": SlashCommand("search the messages of all sessions", commands.search, "WORDS"),
     "memory": SlashCommand("show the agent's memory, or search it", commands.memory, "[WORDS]"),
     "usage": SlashCommand("show turns, tokens and cost of the session", commands.usage),
@@ -68,6 +70,12 @@ SLASH_COMMANDS: dict[str, SlashCommand] = {
     "expand": SlashCommand("show folded items in full: the last N or last turn's", unfold, "[N]"),
     "exit": SlashCommand("leave the chat", leave),
 }  # fmt: skip
+
+# Of sessions of other programs beside the store.
+FOREIGN_COMMANDS: dict[str, SlashCommand] = {
+    "copy": SlashCommand("copy the session into everlog and continue the copy", foreign_session.copy),
+    "continue": SlashCommand("continue the session in its program's file", foreign_session.continue_here),
+}
 
 KEY_HELP = (
     "",
@@ -77,18 +85,35 @@ KEY_HELP = (
 )
 
 
+def offered_commands(access: SessionAccess) -> dict[str, SlashCommand]:
+    """Return the commands that are possible in a session."""
+    offered = {
+        name: command
+        for name, command in SLASH_COMMANDS.items()
+        if command.action is None or access.allows(command.action)
+    }
+    if access.can_copy:
+        offered["copy"] = FOREIGN_COMMANDS["copy"]
+    if access.mode == "ask" and access.allows("append"):
+        offered["continue"] = FOREIGN_COMMANDS["continue"]
+    return offered
+
+
 async def run_command(chat: Chat, text: str) -> str:
     """Run the command in a line; return the text to put into the input afterwards."""
     name, _, argument = text[1:].partition(" ")
-    command = SLASH_COMMANDS.get(name.strip().lower())
+    offered = offered_commands(chat.access)
+    command = (offered | SLASH_COMMANDS).get(name.strip().lower())
     if command is None:
-        await chat.show(_unknown_command(name))
+        await chat.show(_unknown_command(name, offered))
         return ""
+    if command.action is not None:
+        chat.access.check(command.action, continue_here=chat.session.id in chat.backend.continued)
     return await command.run(chat, argument.strip()) or ""
 
 
-def _unknown_command(name: str) -> Iterator[Line]:
-    matches = difflib.get_close_matches(name.lower(), SLASH_COMMANDS, 1, 0.5)
+def _unknown_command(name: str, offered: Iterable[str]) -> Iterator[Line]:
+    matches = difflib.get_close_matches(name.lower(), offered, 1, 0.5)
     suggestion = f" Did you mean /{matches[0]}?" if matches else ""
     label = output.shorten(output.one_line(name), 30)
     hint = "Type /help for the list, or start with // to send the text as it is."
@@ -110,8 +135,9 @@ def unfold_lines(chat: Chat, count: int) -> Iterator[Line]:
 class SlashCompleter(Completer):
     """Completes input that begins with a slash, and nothing else."""
 
-    def __init__(self, store: Callable[[], Store]) -> None:
+    def __init__(self, store: Callable[[], Store], offered: Callable[[], dict[str, SlashCommand]]) -> None:
         self._store = store
+        self._offered = offered
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         """Return the completions at the cursor."""
@@ -120,7 +146,7 @@ class SlashCompleter(Completer):
             return []
         name, space, typed = text.partition(" ")
         if not space:
-            return _complete_name(name)
+            return _complete_name(name, self._offered())
         if name == "/resume":
             return self._complete_session(typed)
         if name == "/export" and " " not in typed:
@@ -142,8 +168,8 @@ class SlashCompleter(Completer):
                 yield Completion(row.id, -len(typed), f"{row.id[:10]}… {title}", ago)
 
 
-def _complete_name(typed: str) -> Iterator[Completion]:
-    for name, command in SLASH_COMMANDS.items():
+def _complete_name(typed: str, offered: dict[str, SlashCommand]) -> Iterator[Completion]:
+    for name, command in offered.items():
         if f"/{name}".startswith(typed):
             display = f"/{name} {command.usage}".rstrip()
             yield Completion(f"/{name}", -len(typed), display, command.help)

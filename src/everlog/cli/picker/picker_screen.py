@@ -34,8 +34,9 @@ from everlog.cli.picker import preview
 from everlog.cli.picker.newest_task import NewestTask
 from everlog.cli.picker.session_filter import Row, SessionFilter
 from everlog.cli.picker.session_table import PreviewPane, SessionTable
-from everlog.errors import EverlogError, NotFoundError
-from everlog.session import Store
+from everlog.errors import EverlogError, NotFoundError, UnsupportedError
+from everlog.ports import Action
+from everlog.session import Store, listed_access
 
 SIDE_COLUMNS = 100  # minimum width for a preview at the side
 PREVIEW_ROWS = 20  # minimum height for a preview below the list by default
@@ -44,6 +45,7 @@ THREADS = 3  # listing, searching, preview
 ESCAPE_SECONDS = 0.1  # after which Esc is a key, not the start of a sequence
 
 KEYS = "Enter open · ^R rename · ^D delete · Tab preview · Esc leave · F1 help"
+EDIT_KEYS: dict[Action, str] = {"rename": " · ^R rename", "delete": " · ^D delete"}
 KEYS_BRIEF = "Enter open · Esc leave · F1 help"
 HELP = (  # for 40 columns
     "Type to filter by title and content",
@@ -199,7 +201,26 @@ class PickerScreen:
         if self._help:
             return [("class:keys", "\n".join(HELP))]
         wide = get_app().output.get_size().columns >= len(KEYS)
-        return [("class:keys", KEYS if wide else KEYS_BRIEF)]
+        return [("class:keys", self._keys_of(self._sessions.row) if wide else KEYS_BRIEF)]
+
+    def _keys_of(self, row: Row | None) -> str:
+        """Return the keys that do something with a session."""
+        keys = KEYS
+        for action, text in EDIT_KEYS.items():
+            if row is not None and self._refusal(row, action):
+                keys = keys.replace(text, "")
+        return keys
+
+    def _refusal(self, row: Row, action: Action) -> str:
+        """Return why a session is not renamed or deleted here; empty if it is."""
+        access = listed_access(self._store.port, row.id)
+        if access.mode == "ask":
+            return f"a session of {access.program}: open it, and say there to continue here"
+        try:
+            access.check(action)
+        except UnsupportedError as error:
+            return error.message
+        return ""
 
     # --- actions
 
@@ -316,7 +337,11 @@ class PickerScreen:
             self._subject = self._sessions.row
             if self._subject is None:
                 return
-            if event.key_sequence[0].key == Keys.ControlD:
+            is_deletion = event.key_sequence[0].key == Keys.ControlD
+            if refused := self._refusal(self._subject, "delete" if is_deletion else "rename"):
+                self._message = output.one_line(refused)
+                return
+            if is_deletion:
                 self._set_mode("delete")
                 return
             self._title.text = output.one_line(self._subject.session.metadata.title or "")

@@ -14,7 +14,7 @@ from litestar.openapi import ResponseSpec
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 from msgspec.structs import asdict
 
-from everlog.daemon.api.session_lookup import Limit, Offset, find_session
+from everlog.daemon.api.session_lookup import ContinueHere, Limit, Offset, find_session
 from everlog.daemon.error_responses import ERROR_RESPONSES, INVALID, HttpError
 from everlog.model import AnyRecord, Compaction, Message, Rewind, Tombstone
 from everlog.runtime.runtime import Runtime
@@ -55,14 +55,16 @@ class MessageRoutes(Controller):
         session_id: FromPath[str],
         data: JSONBody[NewMessage],
         wait: FromQuery[bool] = True,
+        continue_here: ContinueHere = False,
     ) -> Response[RunResult]:
         """Send a message. Responds when the turn has ended, or with `wait=false` at once.
 
         The message is durable in either case. A second message waits in the queue. A message that
-        is sent again with its `id` is answered once.
+        is sent again with its `id` is answered once. A session of another program beside the store is
+        answered only with `continueHere=true`: the answer is written to that program's file.
         """
         session = await find_session(runtime, session_id)
-        run = await runtime.submit(session, data.content, id=data.id, cwd=data.cwd)
+        run = await runtime.submit(session, data.content, id=data.id, cwd=data.cwd, continue_here=continue_here)
         if not wait:
             accepted = AcceptedMessage(run_id=run.id, position=run.position)
             # Its type is in the API document by `_ACCEPTED`.
@@ -94,18 +96,28 @@ class MessageRoutes(Controller):
 
     @delete(_MESSAGE_PATH, status_code=200, responses=ERROR_RESPONSES)
     async def delete_message(
-        self, runtime: NamedDependency[Runtime], session_id: FromPath[str], seq: FromPath[int]
+        self,
+        runtime: NamedDependency[Runtime],
+        session_id: FromPath[str],
+        seq: FromPath[int],
+        continue_here: ContinueHere = False,
     ) -> DeleteResult:
         """Delete a message, with the tool calls and results that belong to it."""
-        marker = await runtime.edits.hide(await find_session(runtime, session_id), _check_seq(seq))
+        session = await find_session(runtime, session_id)
+        marker = await runtime.edits.hide(session, _check_seq(seq), continue_here=continue_here)
         return DeleteResult(seq=marker.seq, deletes=marker.deletes)
 
     @post(f"{_MESSAGE_PATH}/restore", status_code=200, responses=ERROR_RESPONSES)
     async def restore_message(
-        self, runtime: NamedDependency[Runtime], session_id: FromPath[str], seq: FromPath[int]
+        self,
+        runtime: NamedDependency[Runtime],
+        session_id: FromPath[str],
+        seq: FromPath[int],
+        continue_here: ContinueHere = False,
     ) -> RestoreResult:
         """Restore a deleted message."""
-        marker = await runtime.edits.restore(await find_session(runtime, session_id), _check_seq(seq))
+        session = await find_session(runtime, session_id)
+        marker = await runtime.edits.restore(session, _check_seq(seq), continue_here=continue_here)
         return RestoreResult(seq=marker.seq, restores=marker.restores)
 
     @post("/sessions/{session_id:str}/cancel", status_code=200, responses=ERROR_RESPONSES)
@@ -119,7 +131,7 @@ class MessageRoutes(Controller):
 
     @get("/sessions/{session_id:str}/context", responses=ERROR_RESPONSES)
     async def get_context(self, runtime: NamedDependency[Runtime], session_id: FromPath[str]) -> PreparedContext:
-        """Return the context of the next model call."""
+        """Return the context of the next model call, also if it does not fit the model's window: `excess`."""
         session = await find_session(runtime, session_id)
         context = await runtime.context(session)
         return PreparedContext(
@@ -128,11 +140,16 @@ class MessageRoutes(Controller):
             window=context.window,
             left_out=[OmittedMessage(seq=omitted.seq, why=omitted.why) for omitted in context.left_out],
             stale=list(context.stale),
+            excess=context.excess,
         )
 
     @post("/sessions/{session_id:str}/compact", status_code=200, responses=ERROR_RESPONSES)
     async def compact_session(
-        self, runtime: NamedDependency[Runtime], session_id: FromPath[str], data: JSONBody[CompactRequest | None] = None
+        self,
+        runtime: NamedDependency[Runtime],
+        session_id: FromPath[str],
+        data: JSONBody[CompactRequest | None] = None,
+        continue_here: ContinueHere = False,
     ) -> CompactionResult:
         """Summarise the older part of a session; not during a turn.
 
@@ -140,8 +157,10 @@ class MessageRoutes(Controller):
         """
         session = await find_session(runtime, session_id)
         options = data or CompactRequest()
-        compact = runtime.plan_compaction if options.dry_run else runtime.compact
-        outcome = await compact(session, focus=options.focus)
+        if options.dry_run:
+            outcome = await runtime.plan_compaction(session, focus=options.focus)
+        else:
+            outcome = await runtime.compact(session, focus=options.focus, continue_here=continue_here)
         record = None if outcome.record is None else record_object(outcome.record)
         return CompactionResult(**(asdict(outcome) | {"record": record}))
 

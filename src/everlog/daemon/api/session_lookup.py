@@ -16,6 +16,8 @@ from everlog.wire.requests import MAX_INTEGER
 
 Limit = Annotated[int, QueryParameter(ge=1, le=500)]
 Offset = Annotated[int, QueryParameter(ge=0, le=MAX_INTEGER)]
+# Writes also to the file of another program beside the store, which is refused otherwise.
+ContinueHere = Annotated[bool, QueryParameter(name="continueHere")]
 
 INVALID_SESSION_ID = "Invalid session ID"
 SESSION_NOT_FOUND = "Session not found"

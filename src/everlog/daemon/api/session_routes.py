@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
@@ -11,13 +12,14 @@ from litestar.params import FromPath, FromQuery, JSONBody
 from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 
-from everlog.daemon.api.session_lookup import Limit, find_session
+from everlog.daemon.api.session_lookup import ContinueHere, Limit, find_session
 from everlog.daemon.error_responses import ERROR_RESPONSES, HttpError
-from everlog.errors import SettingsError
+from everlog.errors import SettingsError, UnsupportedError
 from everlog.log.fold import to_builtins
 from everlog.model import Metadata
+from everlog.ports import Copying, SessionAccess
 from everlog.runtime.runtime import Runtime
-from everlog.session import Session
+from everlog.session import Session, listed_access
 from everlog.wire.requests import ForkRequest, NewSession, RewindRequest, SessionUpdate
 from everlog.wire.responses import CreatedSession, RewindResult, SessionDetail, SessionSummary, record_objects
 
@@ -49,7 +51,9 @@ class SessionRoutes(Controller):
             query = {name: value for name, value in criteria.items() if value is not None}
             next_query = urlencode({"limit": limit, "cursor": page.next, **query})
             headers["Link"] = f'</api/sessions?{next_query}>; rel="next"'
-        return Response([_summarize(runtime, row.metadata) for row in page], headers=headers)
+        rows = [row.metadata for row in page]
+        access = await runtime.store.call(lambda: [listed_access(runtime.store.sync.port, row.id) for row in rows])
+        return Response(list(map(partial(_summarize, runtime), rows, access)), headers=headers)
 
     @post("/", status_code=200, responses=ERROR_RESPONSES)
     async def create_session(
@@ -80,17 +84,21 @@ class SessionRoutes(Controller):
         session_id: FromPath[str],
         data: JSONBody[SessionUpdate],
         check: FromQuery[bool] = False,
+        continue_here: ContinueHere = False,
     ) -> SessionSummary:
         """Change the name, model or system prompt of a session; `check` as for a new one."""
         session = await find_session(runtime, session_id)
         if check:
             await _check_model(runtime, data.model)
-        return _summarize(runtime, await runtime.edits.update(session, **_store_fields(data)))
+        metadata = await runtime.edits.update(session, continue_here=continue_here, **_store_fields(data))
+        return _summarize(runtime, metadata, await session.access())
 
     @delete("/{session_id:str}", responses=ERROR_RESPONSES)
-    async def delete_session(self, runtime: NamedDependency[Runtime], session_id: FromPath[str]) -> None:
+    async def delete_session(
+        self, runtime: NamedDependency[Runtime], session_id: FromPath[str], continue_here: ContinueHere = False
+    ) -> None:
         """Delete a session permanently; not during a turn."""
-        await runtime.edits.delete(await find_session(runtime, session_id))
+        await runtime.edits.delete(await find_session(runtime, session_id), continue_here=continue_here)
 
     @post("/{session_id:str}/fork", status_code=200, responses=ERROR_RESPONSES)
     async def fork_session(
@@ -101,12 +109,30 @@ class SessionRoutes(Controller):
         forked = await session.fork(data.at if data else None)
         return CreatedSession(id=forked.id, name=(await forked.metadata()).display_title)
 
+    @post("/{session_id:str}/copy", status_code=200, responses=ERROR_RESPONSES)
+    async def copy_session(self, runtime: NamedDependency[Runtime], session_id: FromPath[str]) -> CreatedSession:
+        """Copy a session of another program beside the store into the store, where it can be continued.
+
+        A copy that was made before is brought up to date, unless it was continued meanwhile.
+        """
+        session = await find_session(runtime, session_id)
+        copying = runtime.store.sync.port.capability(Copying)
+        if copying is None:
+            raise UnsupportedError("there is no other program's directory beside the store", hint="fork the session")
+        copy = await runtime.store.session(await runtime.store.call(copying.copy_session, session.id))
+        return CreatedSession(id=copy.id, name=(await copy.metadata()).display_title)
+
     @post("/{session_id:str}/rewind", status_code=200, responses=ERROR_RESPONSES)
     async def rewind_session(
-        self, runtime: NamedDependency[Runtime], session_id: FromPath[str], data: JSONBody[RewindRequest]
+        self,
+        runtime: NamedDependency[Runtime],
+        session_id: FromPath[str],
+        data: JSONBody[RewindRequest],
+        continue_here: ContinueHere = False,
     ) -> RewindResult:
         """Rewind a session to a message; not during a turn."""
-        marker = await runtime.edits.rewind(await find_session(runtime, session_id), data.to_seq)
+        session = await find_session(runtime, session_id)
+        marker = await runtime.edits.rewind(session, data.to_seq, continue_here=continue_here)
         return RewindResult(seq=marker.seq, to_seq=marker.to_seq)
 
 
@@ -116,7 +142,7 @@ def _store_fields(body: NewSession | SessionUpdate) -> dict[str, Any]:
     return {names.get(field, field): value for field, value in asdict(body).items() if value is not UNSET}
 
 
-def _summarize(runtime: Runtime, metadata: Metadata) -> SessionSummary:
+def _summarize(runtime: Runtime, metadata: Metadata, access: SessionAccess) -> SessionSummary:
     """Return a session as a row of a listing."""
     return SessionSummary(
         id=metadata.id,
@@ -130,6 +156,8 @@ def _summarize(runtime: Runtime, metadata: Metadata) -> SessionSummary:
         running=runtime.current(metadata.id) is not None,
         waiting=len(metadata.waiting),
         resume_command=metadata.resume_command,
+        access=access.mode,
+        actions=sorted(access.actions),
     )
 
 

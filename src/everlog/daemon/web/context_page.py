@@ -12,6 +12,7 @@ from litestar import Response, get
 from litestar.di import NamedDependency
 
 from everlog.agent.agent import Agent, PreparedCall
+from everlog.context.build import EXCESS_HINT
 from everlog.context.tokens import estimate
 from everlog.daemon.web.session_page import SessionView
 from everlog.log.backward_read import LeftOut
@@ -107,6 +108,7 @@ async def show_context(view: NamedDependency[SessionView]) -> Response[str]:
         items=items,
         toolsets=prepared.toolsets,
         omitted=_group_omitted(context.left_out),
+        excess_hint=EXCESS_HINT,
         bar_width=BAR_WIDTH,
     )
 

@@ -23,6 +23,7 @@ from everlog.daemon.web.templating import render_response, session_address
 from everlog.daemon.web.transcript_view import PageBlocks, decode_picture
 from everlog.interop.exporter import export_document
 from everlog.model import SCHEMA_VERSION, Message, Metadata
+from everlog.ports import SessionAccess
 from everlog.render.html_text import make_readable
 from everlog.render.humanize import one_line
 from everlog.render.marker_index import MarkerIndex
@@ -47,10 +48,13 @@ ReadWindow = Callable[[MarkerIndex], PageWindow]
 class SessionView:
     """The session of a request, and what its pages are rendered with."""
 
-    def __init__(self, request: Request[Any, Any, Any], runtime: Runtime, session: AsyncSession) -> None:
+    def __init__(
+        self, request: Request[Any, Any, Any], runtime: Runtime, session: AsyncSession, access: SessionAccess
+    ) -> None:
         self.request = request
         self.runtime = runtime
         self.session = session
+        self.access = access
         self.address = session_address(session.id)
         self.cache: MarkerCache = request.app.state.marker_cache
 
@@ -87,13 +91,14 @@ class SessionView:
                 partial_answer=make_readable(self.request.app.state.partial_answers.text(session.id)),
                 queue=self.queued_messages(metadata),
                 read_only=metadata.newest_schema > SCHEMA_VERSION,
+                model=self.runtime.agents.model_of(metadata),
             )
 
         return await self.session.store.call(show)
 
     def render(self, template: str, **variables: Any) -> Response[str]:
         """Respond with a rendered template."""
-        return render_response(template, self.request, address=self.address, **variables)
+        return render_response(template, self.request, address=self.address, access=self.access, **variables)
 
     @property
     def run(self) -> Run | None:
@@ -123,7 +128,12 @@ async def provide_view(
     request: Request[Any, Any, Any], runtime: NamedDependency[Runtime], session_id: FromPath[str]
 ) -> SessionView:
     """Return the view of the session that the path names."""
-    return SessionView(request, runtime, await find_session(runtime, session_id))
+    session = await find_session(runtime, session_id)
+    access = await session.access()
+    if access.program:
+        await session.metadata()  # reads the file to its end: only then it is known what it can hold
+        access = await session.access()
+    return SessionView(request, runtime, session, access)
 
 
 @get("/")

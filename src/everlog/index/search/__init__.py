@@ -6,5 +6,7 @@ passages      the searchable texts of a log
 fts5          the index of files and of the in-memory store: trees as FTS5 expressions
 ranking       the order of sessions; a message as a question for recall
 snippets      excerpts with the matches marked
-search_index  catching up with the logs, searches and recall, over the index of any store
+searcher      searches and recall, over the index of any store
+search_index  a searcher that catches up with the logs
+joined_index  the indexes of several stores as one, with scores that can be compared
 """

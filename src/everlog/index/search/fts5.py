@@ -95,6 +95,8 @@ def _snippet(column: str) -> str:
 class FullText:
     """The full-text index of one root."""
 
+    score_unit = 0.0
+
     def __init__(self, database: Database) -> None:
         self._database = database
 
@@ -185,6 +187,12 @@ class FullText:
         """Return the rows of the newest passages that match."""
         statement = f"SELECT rowid FROM word WHERE word MATCH :match ORDER BY rowid DESC LIMIT {BUDGET}"
         return [row[0] for row in self._fetch(statement, match=to_fts5(match))]
+
+    def filter_rows(self, rows: Sequence[int], match: Node) -> list[int]:
+        """Return those of some rows that match."""
+        statement = "SELECT rowid FROM word WHERE word MATCH :match AND rowid IN (SELECT value FROM json_each(:rows))"
+        found = self._fetch(statement, match=to_fts5(match), rows=msgspec.json.encode(rows).decode())
+        return [row[0] for row in found]
 
     def count_passages(self) -> int:
         """Return how many passages are indexed."""

@@ -82,6 +82,9 @@ def query_conditions(
     passages; `span`: a further time span.
     """
     conditions, values = filter_conditions(replace(query.criteria, since=None, unfinished=None), dialect=dialect)
+    if query.sessions is not None:
+        conditions.append(dialect.among.format(dialect.parameter.format("sessions")))
+        values["sessions"] = dialect.session_ids(query.sessions)
     if conditions:
         conditions = [of_sessions.format(" AND ".join(conditions))]
     start, end = span or (None, None)

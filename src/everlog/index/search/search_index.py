@@ -1,8 +1,7 @@
-"""The search index of a store: indexes new records, and answers searches and recall."""
+"""The search index of a store: a searcher that indexes new records."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
@@ -11,15 +10,12 @@ from msgspec import UNSET
 
 from everlog.errors import NotFoundError, SettingsError, StoreFailedError, StoreFullError
 from everlog.index.listing_rows import SessionIndex
-from everlog.index.search import passages, ranking
+from everlog.index.search import passages
 from everlog.index.search.fts5 import FullText
-from everlog.index.search.passages import PassageText, SessionUpdate, StaleSession
-from everlog.index.search.query import Node, join_nodes, parse_query
-from everlog.index.search.ranking import PassageHit
-from everlog.index.search.snippets import make_hit
-from everlog.log.line_codec import replace_surrogates
+from everlog.index.search.passages import SessionUpdate, StaleSession
+from everlog.index.search.searcher import LoadMetadata, PassageIndex, Searcher
 from everlog.model import Entry, Message, Metadata
-from everlog.ports import Progress, Query, Results, SessionHit
+from everlog.ports import Progress
 
 _BATCH_CHARACTERS = 16_000_000  # indexed in one transaction
 _MAX_ROUNDS = 2  # for a session in one `catch_up`
@@ -28,20 +24,13 @@ _STORE_ERRORS = (StoreFailedError, StoreFullError, SettingsError)
 
 ReadEntries = Callable[[str, int], Iterator[Entry]]  # the records of a session above a seq
 Report = Callable[[str], None]
-Span = tuple[int, int]  # Unix milliseconds
 
 
-class FullTextIndex(Protocol):
+class FullTextIndex(PassageIndex, Protocol):
     """The full-text index of a store: `fts5.FullText`, or the tables of a database."""
 
     def stale_sessions(self) -> list[StaleSession]: ...
     def apply_updates(self, updates: Iterable[SessionUpdate]) -> None: ...
-    def find_best(self, match: Node, query: Query, span: Span | None = ...) -> list[PassageHit]: ...
-    def find_per_session(self, match: Node, query: Query, per_session: int) -> list[PassageHit]: ...
-    def count_matches(self, match: Node) -> int: ...
-    def matching_rows(self, match: Node) -> list[int]: ...
-    def count_passages(self) -> int: ...
-    def load_passages(self, rows: Sequence[int], match: Node | None) -> dict[int, PassageText]: ...
 
 
 def open_search_index(index: SessionIndex, read: ReadEntries, report: Report, *, include_tools: bool) -> SearchIndex:
@@ -53,19 +42,19 @@ def open_search_index(index: SessionIndex, read: ReadEntries, report: Report, *,
     return SearchIndex(FullText(index.database), load_metadata, read, report, include_tools=include_tools)
 
 
-class SearchIndex:
+class SearchIndex(Searcher):
     """The search index of one store."""
 
     def __init__(
         self,
         text: FullTextIndex,
-        load_metadata: Callable[[str], Metadata | None],
+        load_metadata: LoadMetadata,
         read: ReadEntries,
         report: Report,
         *,
         include_tools: bool,
     ) -> None:
-        self._load_metadata = load_metadata
+        super().__init__(text, load_metadata)
         self._text = text
         self._read = read
         self._report = report
@@ -156,48 +145,3 @@ class SearchIndex:
         relevant = (entry for entry in entries if not isinstance(entry, Message) or entry.seq in seqs)
         changes = passages.collect_changes(relevant, include_tools=self._include_tools)
         return {seq: passage for seq, passage in changes.new.items() if seq in seqs}
-
-    # --- queries
-
-    def search(self, query: Query) -> Results:
-        """Return the sessions that match a query, the best first."""
-        parsed = parse_query(replace_surrogates(query.text))
-        # Some of every session, so that one with many matches does not hide the others.
-        per_session = max(query.hits, ranking.BEST_PASSAGES)
-        for match in (parsed.match, parsed.match_any, parsed.match_inside):
-            hits = self._text.find_per_session(match, query, per_session) if match is not None else []
-            if hits:
-                break
-        matches = ranking.rank_sessions(hits, per_session=per_session)
-        if match is parsed.match_inside:
-            return self._results(matches, None, re.findall(r"[^\W_]+", query.text), query)
-        return self._results(matches, match, parsed.highlights, query)
-
-    def recall(self, message: str, now: int, query: Query) -> Results:
-        """Return the sessions that a message is about, the best first."""
-        question = ranking.parse_question(replace_surrogates(message), now)
-        terms = ranking.choose_terms({term: self._text.count_matches(term) for term in question.terms})
-        match = join_nodes("OR", terms)
-        if match is None:
-            return Results()
-        hits: dict[int, PassageHit] = {}
-        # The best overall may miss the dates in question.
-        for span in (None, *((start, end + ranking.LATE_MS) for start, end in question.spans)):
-            hits = {hit.row: hit for hit in self._text.find_best(match, query, span)} | hits
-        term_rows = {term: self._text.matching_rows(term) for term in terms}
-        total = self._text.count_passages()
-        matches = ranking.rank_recall(question, hits.values(), term_rows, total, per_session=query.hits)
-        return self._results(matches, match, (), query)
-
-    def _results(
-        self, matches: Sequence[ranking.SessionMatch], match: Node | None, highlights: Sequence[str], query: Query
-    ) -> Results:
-        remaining = [m for m in matches if m.session not in query.excluded_sessions]
-        page = remaining[query.offset : query.offset + query.limit]
-        texts = self._text.load_passages([hit.row for m in page for hit in m.hits[: query.hits]], match)
-        results = []
-        for session, score, best in page:
-            metadata = self._load_metadata(session) or Metadata(id=session)
-            hits = (make_hit(hit.seq, texts[hit.row], highlights) for hit in best[: query.hits] if hit.row in texts)
-            results.append(SessionHit(session, metadata.display_title, round(score, 6), tuple(hits)))
-        return Results(tuple(results), len(remaining))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -18,9 +18,11 @@ from everlog.index.listing_rows import SessionIndex
 from everlog.index.search.search_index import SearchIndex, open_search_index
 from everlog.interop.foreign.transcript_row import TranscriptRow
 from everlog.model import Entry, Metadata
-from everlog.ports import Filter, Progress, Results, SessionRow, UsageReport
+from everlog.ports import Filter, Progress, SessionRow, UsageReport
 from everlog.ports.listing import matcher
 from everlog.stores.file.log_tail import Report
+
+T = TypeVar("T")
 
 MAX_IN_MEMORY = 64_000_000  # bytes of a session that is read without a mirror
 _MIRROR_KEY = "mirror"  # in the metadata of a row: id of the mirror whose seqs are indexed; empty: none
@@ -97,7 +99,7 @@ class ForeignIndex:
         )
         return replace(report, behind=behind)
 
-    def query_search(self, query: Callable[[SearchIndex], Results]) -> Results:
+    def query_search(self, query: Callable[[SearchIndex], T]) -> T:
         """Run a query on the search index as it is."""
         return self._index.database.run(lambda: query(self._search))
 

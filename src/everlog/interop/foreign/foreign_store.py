@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from msgspec.structs import replace
 
-from everlog.errors import EverlogError, InvalidIdError, NotFoundError, UnsupportedError
+from everlog.errors import EverlogError, InvalidIdError, NotFoundError, StoreFailedError, UnsupportedError
 from everlog.interop.directory_walk import METADATA_ENDING
 from everlog.interop.foreign.foreign_catalogue import Progress
 from everlog.interop.foreign.foreign_files import ForeignFiles
@@ -28,9 +28,10 @@ from everlog.ports import (
     Filter,
     Order,
     Page,
+    Permitting,
     Reclaimable,
     Reporting,
-    Results,
+    SessionAccess,
     SessionRow,
     SkippedFile,
     UsageReport,
@@ -42,11 +43,13 @@ from everlog.stores.file import disk
 if TYPE_CHECKING:
     from everlog.index.search.search_index import SearchIndex
 
+T = TypeVar("T")
+
 _CREATION_LOCK = "the making of sessions"  # names a lock file: must not change
 IMPORT_HINT = "import the session (everlog import) and continue it there"
 
 
-class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked):
+class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked, Permitting):
     """Sessions of other programs, each in its own format, in one directory."""
 
     lease_type = ForeignLease
@@ -120,6 +123,25 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked):
     def skipped_files(self) -> Sequence[SkippedFile]:
         """Return every file in the directory that is not taken as a session, with the reason."""
         return self._catalogue.skipped_files()
+
+    def access(self, session: str) -> SessionAccess:
+        """Return what the session's file can hold, as far as it was read."""
+        row = self._find_row(session)
+        format, files = self._format(row.format), self._catalogue.files(row)
+        with self._mutex:
+            mirror = self._mirrors.get(session)
+        actions = format.actions(row.scan.state if mirror is None else mirror.state)
+        if row.branch:  # inside the file of another session
+            actions = frozenset()
+        file = self._root / row.folder / files.part_name(max(len(row.sizes), 1))
+        return SessionAccess(actions=actions, program=format.NAME, file=str(file))
+
+    def transcript(self, session: str) -> tuple[ForeignFormat, Path]:
+        """Return the format and the file of a session; UnsupportedError if it is inside another one's."""
+        row = self._find_row(session)
+        if row.branch:
+            raise UnsupportedError(f"session {session} is inside the file of another one", hint="copy that one")
+        return self._format(row.format), self._root / row.path
 
     @property
     def root(self) -> Path:
@@ -229,6 +251,17 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked):
         """Return the path of every session in the last listing, relative to the root."""
         return {session: row.path for session, row in self._catalogue.last_sessions().items()}
 
+    def sessions_in(self, directories: Collection[str]) -> frozenset[str]:
+        """Return the sessions whose working directory is one of these."""
+        wanted = {os.path.normpath(directory) for directory in directories}
+        try:
+            rows = self._catalogue.sessions()
+        except (StoreFailedError, NotFoundError):  # reported when it is searched
+            rows = self._catalogue.last_sessions()
+        return frozenset(
+            name for name, row in rows.items() if row.scan.cwd and os.path.normpath(row.scan.cwd) in wanted
+        )
+
     def was_listed(self, session: str) -> bool:
         """Return whether the last listing had a session with this id."""
         return self._catalogue.has_seen(session)
@@ -248,8 +281,9 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked):
         """Index the new lines of all files, and return in how many sessions there were any."""
         return self._index.catch_up(self._catalogue.sessions(), progress)
 
-    def _query_search(self, query: Callable[[SearchIndex], Results]) -> Results:
-        return self._index.query_search(query)
+    def query_index(self, ask: Callable[[SearchIndex], T], default: T) -> T:
+        """Return what a function finds in the search index."""
+        return self._index.query_search(ask)
 
     def _read_new_lines(self, progress: Progress | None) -> None:
         self.catch_up(progress)

@@ -43,6 +43,7 @@ from everlog.interop.formats.losses import IMPORT_HINT, REFUSAL, Losses
 from everlog.interop.formats.session_export import SessionExport
 from everlog.interop.formats.session_reader import Detail, NeedsWholeFileError, SessionReader, read_session
 from everlog.model import AnyRecord, Message, Metadata
+from everlog.ports import Action
 
 _PART = re.compile(r"_part([0-9]+)\.jsonl\Z")
 
@@ -54,6 +55,7 @@ class ForeignFormat(ABC):
     KEYS: ClassVar[frozenset[str]]  # some keys of its lines that are characteristic of it
     READER: ClassVar[type[SessionReader]]
     EXPORT: ClassVar[type[SessionExport] | None] = None
+    ACTIONS: ClassVar[frozenset[Action]] = frozenset()  # what its files can hold; none: they are only read
     METADATA_LOCATION: ClassVar[MetadataLocation] = ""
     ANCESTOR_FILE: ClassVar[str] = ""  # name of a file in a folder above that says more about sessions
     PART_BYTES: ClassVar[int] = 0  # limit of a part `<stem>_part2.jsonl`; 0: a session is one file
@@ -95,6 +97,10 @@ class ForeignFormat(ABC):
         `path` is that of the transcript. The command is run in the session's working directory.
         """
         return ()
+
+    def actions(self, state: TailState) -> frozenset[Action]:
+        """Return what a file can hold, by the reader's state at its end."""
+        return self.ACTIONS
 
     def project_directory(self, cwd: str) -> tuple[str, ...]:
         """Return possible names of the folder for the sessions of a directory; empty: there is none."""

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from everlog.errors import ConflictError, EverlogError, NotFoundError, StoreFailedError, StoreFullError
 from everlog.log.fold import apply_changes
@@ -28,7 +28,6 @@ from everlog.ports import (
     RawLine,
     RawReadable,
     Reporting,
-    Results,
     SessionRow,
     Sweepable,
     SweepResult,
@@ -61,6 +60,8 @@ from everlog.stores.store_verbs import StoreVerbs
 if TYPE_CHECKING:
     from everlog.index.listing_rows import SessionIndex
     from everlog.index.search.search_index import SearchIndex
+
+T = TypeVar("T")
 
 
 class FileStore(StoreVerbs, Reporting, Watchable, Sweepable, Measurable, RawReadable, Transferable):
@@ -209,8 +210,9 @@ class FileStore(StoreVerbs, Reporting, Watchable, Sweepable, Measurable, RawRead
         """Index all new records for search; returns of how many sessions."""
         return self._catalogue.query_index(lambda index: self._search_index(index).catch_up(progress), 0)
 
-    def _query_search(self, query: Callable[[SearchIndex], Results]) -> Results:
-        return self._catalogue.query_index(lambda index: query(self._search_index(index)), Results())
+    def query_index(self, ask: Callable[[SearchIndex], T], default: T) -> T:
+        """Return what a function finds in the search index."""
+        return self._catalogue.query_index(lambda index: ask(self._search_index(index)), default)
 
     def _usage(self, criteria: Filter, days: tuple[str, str], spenders: int) -> UsageReport:
         return self._catalogue.query_index(lambda index: index.usage(criteria, days, spenders), UsageReport())

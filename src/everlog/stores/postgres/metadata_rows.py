@@ -8,7 +8,7 @@ so no append can be missed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
@@ -317,6 +317,15 @@ def _read_metadata(sid: UUID, data: bytes | None) -> Metadata:
     return (None if data is None else decode_metadata(data)) or Metadata(id=session_of(sid))
 
 
+def _sids(sessions: Collection[str]) -> list[UUID]:
+    """Return the ids of sessions, without those that no session here can have."""
+    sids = []
+    for session in sessions:
+        with suppress(InvalidIdError, NotFoundError):
+            sids.append(sid_of(session))
+    return sids
+
+
 DIALECT = SqlDialect(
     parameter="%({})s",
     contains="strpos({}, {}) > 0",
@@ -325,6 +334,8 @@ DIALECT = SqlDialect(
     count_sum=f"least(sum({{}}), {_MAX_BIGINT})::bigint",  # a sum may exceed it
     text=storable_text,
     key=indexable_text,
+    among="sid = ANY({}::uuid[])",
+    session_ids=_sids,
 )
 filter_conditions = partial(listing_sql.filter_conditions, dialect=DIALECT)
 

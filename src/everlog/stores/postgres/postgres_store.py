@@ -19,10 +19,8 @@ from everlog.ports import (
     DiskUsage,
     Measurable,
     Progress,
-    Query,
     RawLine,
     Reporting,
-    Results,
     SharedBetweenMachines,
     Transferable,
 )
@@ -171,13 +169,12 @@ class PostgresStore(StoreVerbs, RecordReader, Reporting, Measurable, Transferabl
 
     # --- search
 
-    def search(self, query: Query, *, progress: Progress | None = None) -> Results:
-        """Search the sessions; new records are indexed first."""
+    def refresh_index(self, progress: Progress | None = None) -> None:
+        """Index new records for a search; if the database takes none, those indexed can still be found."""
         try:
             self.catch_up(progress)
-        except (ReadOnlyError, StoreFullError) as error:  # indexed records can still be found
+        except (ReadOnlyError, StoreFullError) as error:
             self.reports.append(f"the search index is behind: {error.message}")
-        return self._query_search(lambda index: index.search(query))
 
     def catch_up(self, progress: Progress | None = None) -> int:
         """Index new records; return the number of sessions that had any."""
@@ -186,8 +183,9 @@ class PostgresStore(StoreVerbs, RecordReader, Reporting, Measurable, Transferabl
         self._lifecycle.resume_deletions()
         return self._search_index().catch_up(progress)
 
-    def _query_search(self, query: Callable[[SearchIndex], Results]) -> Results:
-        return query(self._search_index())
+    def query_index(self, ask: Callable[[SearchIndex], T], default: T) -> T:
+        """Return what a function finds in the search index."""
+        return ask(self._search_index())
 
     def _search_index(self) -> SearchIndex:
         return SearchIndex(

@@ -1,5 +1,3 @@
-// The page's module. Pages can be read without it; actions and updates need it.
-
 const $ = (selector, within = document) => within.querySelector(selector);
 const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];
 const root = document.documentElement, data = document.body.dataset, { view } = data, escaped = encodeURIComponent;
@@ -47,6 +45,7 @@ function ask(title, { text = "", yes = "Yes", danger = false, label = "", value 
 
 async function call(method, path, body) {
   const headers = { "X-Everlog": "1", "Content-Type": "application/json" };
+  if (data.told) path += `${path.includes("?") ? "&" : "?"}continueHere=true`;
   const response = await request(path, { method, headers, body: JSON.stringify(body) });
   const reply = await response.json().catch(() => null);
   if (!response.ok) throw new Error([reply?.error || `The daemon answered ${response.status}`, ...(reply?.details || []), reply?.hint].filter(Boolean).join(": "));
@@ -67,10 +66,8 @@ async function request(path, options) {
 }
 
 const warn = text => toast(text, { bad: true }), report = error => warn(error.message || String(error));
-// Calls `act` synchronously, so that it can prevent the default.
 const catching = act => async (...args) => { try { return await act(...args); } catch (error) { report(error); } };
 
-// Elements with data-call: see README.md.
 on("click", catching(async event => {
   const button = event.target.closest("button[data-call]");
   if (!button) return;
@@ -86,14 +83,16 @@ on("submit", catching(async event => {
   await perform($("button:not([type=button])", form), form.dataset, fields);
 }));
 async function perform(button, { call: target, then = "reload" }, body) {
+  let reply;
   button.disabled = true;
   try {
-    await call(...target.split(" "), body);
+    reply = await call(...target.split(" "), body);
   } finally {
     button.disabled = false;
   }
   button.form?.reset();
   if (then.startsWith("/")) visit(then);
+  else if (then === "open") openSession(reply);
   else if (then !== "reload") toast(then);
   else if ($$("form[data-call] textarea").some(el => el.value !== el.defaultValue)) toast("Done. Reload the page when your text is saved");
   else location.reload();
@@ -102,7 +101,6 @@ setInterval(() => { if ($("main[data-again]") && !$("dialog[open], main :focus, 
 
 // --- the WebSocket, which reconnects by itself
 
-// Replaces control and bidi characters, as the server does.
 const clean = (key, value) => value?.replace?.(/[\0-\b\v-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]/g, "\ufffd") ?? value;
 const socket = {
   wait: 500,
@@ -119,8 +117,6 @@ const socket = {
   },
   send(message) { this.ws.send(JSON.stringify(message)); }, // in onOpen
 };
-
-// --- theme, help, keys
 
 $("[data-theme-toggle]").onclick = () => {
   const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
@@ -157,8 +153,6 @@ on("keydown", event => {
     keys[event.key]();
   }
 });
-
-// --- relative times
 
 setInterval(() => {
   for (const el of $$("time[datetime]")) {
@@ -234,7 +228,6 @@ function list() {
   field.oninput = debounce(refresh, 120);
   form.onsubmit = event => { event.preventDefault(); refresh(); };
 
-  // Reload the first page, replacing only rows that differ.
   const update = catching(async () => {
     if (field.value.trim()) return;
     const fresh = await fetchRows(address()), rows = $(".rows", box);
@@ -265,7 +258,6 @@ function list() {
   $("[data-new]").onclick = keys.n;
   markUnread();
 
-  // Going back restores the list and its scroll position.
   async function restore(position) {
     for (let link; scrollTo({ top: position }), scrollY < position - 1 && (link = $("[data-more]", box));) {
       await loadMore(link);
@@ -283,7 +275,7 @@ function session() {
   const box = $("[data-transcript]"), pending = $("[data-pending]"), streamed = $("[data-streamed]");
   const thinking = $(".thinking pre", pending), jump = $("[data-new-messages]"), stop = $("[data-cancel]");
   const form = $("[data-compose]"), field = form && $("textarea", form), queue = $("[data-queue]");
-  const draft = `draft:${id}`, seek = $("[data-seek] input"), hits = $("[data-hits]"), nav = $("[data-outline] nav");
+  const told = `told:${id}`, draft = `draft:${id}`, seek = $("[data-seek] input"), hits = $("[data-hits]"), nav = $("[data-outline] nav");
   let head = +data.head, last = head, count = +data.count, run = data.run, ended = "end" in data;
 
   const atBottom = () => innerHeight + scrollY >= root.scrollHeight - 90;
@@ -583,6 +575,8 @@ function session() {
   // --- actions
   const actions = {
     async link(seq) { await navigator.clipboard.writeText(`${location.origin}${address}?at=${seq}#m${seq}`); toast("Link copied"); },
+    async command() { await navigator.clipboard.writeText($("[data-command]").textContent); toast("Command copied"); },
+    continue() { sessionStorage[told] = data.told = 1; afterChange(); field.focus(); },
     async fork(seq, through) { openSession(await post("fork", { at: through })); },
     async rewind(seq, through) {
       const text = "Later messages leave the conversation but stay in the log.";
@@ -636,6 +630,7 @@ function session() {
   });
 
   history.scrollRestoration = "manual";
+  if (sessionStorage[told]) data.told = 1;
   seek.value = new URLSearchParams(location.search).get("find") || "";
   afterChange();
   const target = at > 0 && (byId(`m${at}`) || parts().findLast(el => seqOf(el) <= at));

@@ -25,10 +25,11 @@ from everlog.interop.formats.cersei.entry_builder import (
 from everlog.interop.formats.cersei.export import PART_BYTES, CerseiExport
 from everlog.interop.formats.cersei.reader import CerseiReader
 from everlog.interop.formats.foreign_format import ForeignFormat
-from everlog.interop.formats.format_types import ListingScan, Match, content_fingerprint
+from everlog.interop.formats.format_types import ListingScan, Match, TailState, content_fingerprint
 from everlog.interop.formats.jsonl import head_objects
 from everlog.interop.formats.rust_alphanumeric import is_alphanumeric
 from everlog.model import Message
+from everlog.ports import Action
 
 _ROLES = ("user", "assistant", "system")
 _TYPES = (*_ROLES, "summary", "tombstone")
@@ -44,6 +45,7 @@ class CerseiFormat(ForeignFormat):
     KEYS = frozenset(("session_id", "parent_uuid", "is_sidechain", "messages_compacted", "deleted_uuid"))
     READER = CerseiReader
     EXPORT = CerseiExport
+    ACTIONS = frozenset(("append", "compact", "hide", "rewind", "delete"))
     PART_BYTES = PART_BYTES
     TOTAL_BYTES = TOTAL_BYTES
     encode_record = staticmethod(encode_record)
@@ -78,6 +80,10 @@ class CerseiFormat(ForeignFormat):
     def resume_command(self, facts: ListingScan, path: str) -> tuple[str, ...]:
         """Return the command that continues the session in its own program, by the name of its file."""
         return ("abstract", "--resume", path.rpartition("/")[2].removesuffix(".jsonl"))
+
+    def actions(self, state: TailState) -> frozenset[Action]:
+        """Return what a file can hold: one of bare messages takes messages only."""
+        return frozenset(("append", "delete")) if state.get("bare") else self.ACTIONS
 
     def project_directory(self, cwd: str) -> tuple[str, ...]:
         """Return possible names of a project's directory: by the library, command and manual."""

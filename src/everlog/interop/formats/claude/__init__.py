@@ -33,6 +33,7 @@ class ClaudeFormat(ForeignFormat):
     READER = TranscriptReader
     EXPORT = ClaudeExport
     HAS_BRANCHES = True
+    ACTIONS = frozenset(("append", "rename", "compact", "delete"))
     recognises = staticmethod(recognises)
     is_id = staticmethod(is_id)
     project_directory = staticmethod(project_directory)

@@ -43,6 +43,7 @@ class CrabTalkFormat(ForeignFormat):
     KEYS = frozenset({"created_by", "uptime_secs", "compact", "reasoning_content", "tool_call_id"})
     READER = CrabTalkReader
     EXPORT = CrabTalkExport
+    ACTIONS = frozenset(("append", "rename", "compact", "delete"))
     METADATA_LOCATION = "head"
     HAS_UPTIME = True
     is_id = staticmethod(is_id)

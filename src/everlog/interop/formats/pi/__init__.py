@@ -16,12 +16,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from everlog.interop.formats.foreign_format import ForeignFormat
-from everlog.interop.formats.format_types import ListingScan, Match
+from everlog.interop.formats.format_types import ListingScan, Match, TailState
 from everlog.interop.formats.jsonl import head_objects
 from everlog.interop.formats.pi.entries import NAME
 from everlog.interop.formats.pi.entry_builder import build_session, encode_metadata, encode_record, name_fields
 from everlog.interop.formats.pi.export import PiExport
+from everlog.interop.formats.pi.new_entries import VERSION
 from everlog.interop.formats.pi.reader import PiReader
+from everlog.ports import Action
 
 _MAX_VERSION = 3  # OpenClaw writes 4
 _FILE_NAME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}-[0-9]{2}-[0-9]{2}-[0-9]{3}Z_[^/]+\.jsonl\Z")
@@ -42,6 +44,7 @@ class PiFormat(ForeignFormat):
     READER = PiReader
     EXPORT = PiExport
     HAS_BRANCHES = True
+    ACTIONS = frozenset(("append", "rename", "compact", "hide", "delete"))
     encode_record = staticmethod(encode_record)
     encode_metadata = staticmethod(encode_metadata)
     name_fields = staticmethod(name_fields)
@@ -67,6 +70,12 @@ class PiFormat(ForeignFormat):
             is_first = False
         is_damaged = is_first and bool(head.strip(b"\n")) and _FILE_NAME.search(path) is not None
         return Match.POSSIBLE if has_entries or is_damaged else Match.NO
+
+    def actions(self, state: TailState) -> frozenset[Action]:
+        """Return what a file can hold: an old one nothing, and deletions only one of a version that knows them."""
+        if state.get("version", VERSION) != VERSION:
+            return frozenset(("delete",))
+        return self.ACTIONS if state.get("edits") else frozenset(self.ACTIONS - {"hide"})
 
     def resume_command(self, facts: ListingScan, path: str) -> tuple[str, ...]:
         """Return the command that continues the session in its own program."""

@@ -31,6 +31,7 @@ class PicoClawFormat(ForeignFormat):
     KEYS = frozenset({"reasoning_content", "tool_call_id", *PICOCLAW_KEYS})
     READER = PicoClawReader
     EXPORT = PicoClawExport
+    ACTIONS = frozenset(("append", "compact", "delete"))
     METADATA_LOCATION = "file"
     LINE_BYTES = MAX_READABLE_BYTES
     IS_REWRITTEN = True

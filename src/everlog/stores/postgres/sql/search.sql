@@ -74,6 +74,12 @@ SELECT p.sid, p.seq, p.kind, p.at, left(p.text, 300000)
 FROM unnest(%(sids)s::uuid[], %(seqs)s::bigint[]) AS u (sid, seq)
 JOIN everlog.passage p ON p.sid = u.sid AND p.seq = u.seq
 
+-- filter_passages: Find which of some passages match
+SELECT p.sid, p.seq
+FROM unnest(%(sids)s::uuid[], %(seqs)s::bigint[]) AS u (sid, seq)
+JOIN everlog.passage p ON p.sid = u.sid AND p.seq = u.seq
+WHERE p.words @@ %(match)s::tsquery
+
 -- best_passages: Rank the newest matching passages, by the score and conditions of a query
 SELECT sid, seq, at, ({score})::double precision AS score FROM (
     SELECT p.sid, p.seq, p.at, p.kind, p.words FROM everlog.passage p
