@@ -33,6 +33,12 @@ def main_key(agent: str) -> str:
     return session_key(main_alias(agent))
 
 
+def main_agent(name: str) -> str:
+    """Return the agent whose main session has this readable name; empty if it is another name."""
+    parts = normalize(name).split(":")
+    return parts[1] if len(parts) == 3 and parts[0] == "agent" and parts[2] == "main" else ""
+
+
 def is_explicit(key: str) -> bool:
     """Return whether a key that came with a message selects its session, overriding routing."""
     return normalize(key).startswith((KEY_PREFIX, LEGACY_PREFIX))

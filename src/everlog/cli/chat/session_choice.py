@@ -13,7 +13,6 @@ from everlog.cli.message_lines import Line, chat_lines, format_participants, hea
 from everlog.cli.options import find_async_session
 from everlog.cli.transcript_output import entries_since_summary
 from everlog.errors import NotFoundError, UnsupportedError
-from everlog.identity.route import Router, Routing
 from everlog.model import Metadata
 from everlog.render.transcript_items import MessageItem, NoteItem, build_items
 from everlog.session import Session, Store
@@ -39,7 +38,7 @@ async def choose_session(backend: Backend, choice: SessionChoice) -> AsyncSessio
         await _use_model(backend, session, choice.model)
         await make_current(session)
         return session
-    agent = choice.agent or Router(Routing.of(store.sync.settings)).default_agent
+    agent = choice.agent or store.sync.router().default_agent
     sender = choice.sender or "user"
     current = None if choice.is_new else await store.current(agent, sender)
     if current is not None:
