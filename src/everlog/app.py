@@ -231,7 +231,8 @@ def _open_foreign(location: Location, home: Path, settings: Settings, progress: 
             hint="our own files must be elsewhere: set EVERLOG_HOME, or give another --home",
         )
     _check_home(home)
-    derived = home / "live" / sha256(os.fsencode(real)).hexdigest()[:16]
+    name = sha256(os.fsencode(real)).hexdigest()[:16]
+    derived, companion = home / "live" / name, home / "companion" / name
     for path in (home, home / "live", derived):  # a parent made on the way would be open to others
         _make_directory(path)
     # A mirror has no limits of its own: those of the foreign format apply.
@@ -244,7 +245,9 @@ def _open_foreign(location: Location, home: Path, settings: Settings, progress: 
 
         return copy(home, paths)
 
-    return ForeignStore(real, formats, mirror, derived, back_up=archive_files, settings=settings, progress=progress)
+    return ForeignStore(
+        real, formats, mirror, derived, companion=companion, back_up=archive_files, settings=settings, progress=progress
+    )
 
 
 def _join_stores(port: ports.Store, home: Path, settings: Settings, progress: Progress | None) -> ports.Store:

@@ -77,7 +77,8 @@ class SessionOpener(StoreVerbs):
         self._renew_generators()
         self._catalogue.reset_after_fork()
 
-    def _format(self, name: str) -> ForeignFormat:
+    def format(self, name: str) -> ForeignFormat:
+        """Return the format with a name."""
         return next(format for format in self._formats if name == format.NAME)
 
     # --- one session
@@ -129,7 +130,7 @@ class SessionOpener(StoreVerbs):
             cached = self._mirrors.get(session)
             if cached is not None and (cached.files.path, cached.format.NAME) == (row.path, row.format):
                 return cached
-        format, files = self._format(row.format), self._catalogue.files(row)
+        format, files = self.format(row.format), self._catalogue.files(row)
         mirrored = _create_mirror(self._mirror_store, row, unless_held=True)
         mirror = Mirror(row.name, files, format, self._mirror_store, mirrored)
         with self._mutex:
@@ -182,7 +183,7 @@ class SessionOpener(StoreVerbs):
         """Read a session into memory, as its mirror would be."""
         store = InMemoryStore(Settings(session=SessionSettings(total_bytes=0, line_bytes=1 << 40)))
         session = _create_mirror(store, row)
-        mirror = Mirror(row.name, self._catalogue.files(row), self._format(row.format), store, session)
+        mirror = Mirror(row.name, self._catalogue.files(row), self.format(row.format), store, session)
         mirror.catch_up()
         return SessionRecords(mirror.metadata, lambda after: store.read(session, after=after))
 
