@@ -238,7 +238,7 @@ def _open_foreign(location: Location, home: Path, settings: Settings, progress: 
     # A mirror has no limits of its own: those of the foreign format apply.
     session = replace(settings.session, total_bytes=0, line_bytes=1 << 40)
     mirror = FileStore(derived, replace(settings, session=session))
-    formats = load_formats(*(FORMATS if location.format == locations.AUTO else (location.format,)))
+    formats = load_formats(*(FORMATS if location.format in ("", locations.AUTO) else (location.format,)))
 
     def archive_files(paths: Sequence[Path]) -> object:
         from everlog.interop.archive.backup import copy  # noqa: PLC0415 - only before a reclaim
@@ -246,7 +246,15 @@ def _open_foreign(location: Location, home: Path, settings: Settings, progress: 
         return copy(home, paths)
 
     return ForeignStore(
-        real, formats, mirror, derived, companion=companion, back_up=archive_files, settings=settings, progress=progress
+        real,
+        formats,
+        mirror,
+        derived,
+        companion=companion,
+        detects_format=not location.format,
+        back_up=archive_files,
+        settings=settings,
+        progress=progress,
     )
 
 

@@ -149,6 +149,10 @@ class Client:
         path, body = _session_path(session_id, "fork"), requests.ForkRequest(at=at)
         return self._call("POST", path, responses.CreatedSession, body)
 
+    def resume_session(self, session_id: str) -> responses.SessionSummary:
+        """Make a session the current one of its key, or of its agent and sender."""
+        return self._call("POST", _session_path(session_id, "resume"), responses.SessionSummary)
+
     def rewind(self, session_id: str, to_seq: int) -> responses.RewindResult:
         """Rewind a session to a message."""
         body = requests.RewindRequest(to_seq=to_seq)

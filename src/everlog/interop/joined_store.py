@@ -34,11 +34,13 @@ from everlog.ports import (
     Reclaimable,
     Reporting,
     Results,
+    Routing,
     SkippedFile,
     Store,
     UsageReport,
 )
 from everlog.ports.listing import cursor_of, parse_cursor, sort_key
+from everlog.promotion import NameRouting
 
 T = TypeVar("T")
 
@@ -87,7 +89,12 @@ class JoinedStore(Reporting, Reclaimable, DirectoryBacked):
         return skipped
 
     def capability(self, kind: type[T]) -> T | None:
-        """Return the joined store for what it does itself, else what the main store has."""
+        """Return the joined store for what it does itself, else what the main store has.
+
+        Messages are routed in the main store only: a further one never gets, or gives up, a session.
+        """
+        if kind is Routing:
+            return cast("T", self.main.capability(Routing) or NameRouting(self.main))
         return cast("T", self) if kind in type(self).__mro__ else self.main.capability(kind)
 
     def _owner_of(self, session: str) -> Store:

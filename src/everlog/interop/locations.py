@@ -37,7 +37,7 @@ class Location(NamedTuple):
     kind: Kind  # "directory": what is in it decides
     address: str = ""  # of a database
     directory: Path = Path()
-    format: str = ""  # of a foreign directory; AUTO: that of each file
+    format: str = ""  # of a foreign directory; AUTO: that of each file; empty: that of all, if it is one
 
     @property
     def text(self) -> str:
@@ -98,7 +98,7 @@ def detect(location: Location, load_formats: LoadFormats) -> Location:
     if location.kind != "directory":
         return location
     if holds_foreign_sessions(location.directory, load_formats):
-        return location._replace(kind="foreign", format=AUTO)
+        return location._replace(kind="foreign")
     return location._replace(kind="native")
 
 

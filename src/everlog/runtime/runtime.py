@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
+from uuid import uuid4
 
 from msgspec.structs import replace
 
@@ -24,7 +25,7 @@ from everlog.agent.memory_hook import MemoryHook
 from everlog.agent.tools import Function
 from everlog.aio import AsyncSession, AsyncStore
 from everlog.context.build import Context
-from everlog.errors import EverlogError, StoreFailedError
+from everlog.errors import EverlogError, StoreFailedError, UnsupportedError
 from everlog.identity.key_text import agent_id
 from everlog.identity.scope import Inbound
 from everlog.memory.file_memory import FileMemories
@@ -369,13 +370,18 @@ class Runtime:
         if job.system:
             session = await self.main_session(agent)
         else:
-            session = await self.store.create(
-                agent=agent,
-                sender="cron",
-                source="cron",
-                cron_job_id=job.id,
-                title=f"[cron] {job.id} — {started_at:%Y-%m-%d %H:%M}",
-            )
+            try:
+                session = await self.store.create(
+                    agent=agent,
+                    sender="cron",
+                    source="cron",
+                    cron_job_id=job.id,
+                    title=f"[cron] {job.id} — {started_at:%Y-%m-%d %H:%M}",
+                )
+            except UnsupportedError:  # the files of another program may only have a place for its key
+                key = f"agent:cron-{job.id}-{uuid4()}"
+                routed = replace(self.router.route(Inbound(), key), agent=agent)
+                session = await self.store.route_to_session(routed, incoming=key, sender="cron")
         allowed = job.policy.allowed_tools
         options = TurnOptions(job.policy.max_iterations, allowed, allowed is None)
         run = await self._submit(session, user(job.prompt, sender="cron"), options)

@@ -101,6 +101,14 @@ class SessionRoutes(Controller):
         forked = await session.fork(data.at if data else None)
         return CreatedSession(id=forked.id, name=(await forked.metadata()).display_title)
 
+    @post("/{session_id:str}/resume", status_code=200, responses=ERROR_RESPONSES)
+    async def resume_session(self, runtime: NamedDependency[Runtime], session_id: FromPath[str]) -> SessionSummary:
+        """Make a session the current one of its key, or of its agent and sender.
+
+        Messages that are routed there go to it until another is resumed or begun.
+        """
+        return _summarize(runtime, await (await find_session(runtime, session_id)).resume())
+
     @post("/{session_id:str}/rewind", status_code=200, responses=ERROR_RESPONSES)
     async def rewind_session(
         self, runtime: NamedDependency[Runtime], session_id: FromPath[str], data: JSONBody[RewindRequest]

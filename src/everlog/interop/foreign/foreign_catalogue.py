@@ -33,7 +33,7 @@ from everlog.stores.file.log_tail import Report
 Progress = Callable[[int, int], None]
 
 _BATCH = 200
-_VERSION = 3  # of the rows in the index: others are not used
+_VERSION = 2  # of the rows in the index: others are not used
 
 
 _decode = msgspec.msgpack.Decoder(TranscriptRow).decode

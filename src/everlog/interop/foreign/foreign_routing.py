@@ -18,7 +18,6 @@ from everlog.interop.formats.format_types import SessionNames
 from everlog.log.backward_read import LiveMessages, read_live
 from everlog.model import Compaction, pair
 from everlog.ports import Route, Routing
-from everlog.stores.file.json_file import JsonFile
 
 if TYPE_CHECKING:
     from everlog.interop.foreign.foreign_store import ForeignStore
@@ -27,9 +26,8 @@ if TYPE_CHECKING:
 class ForeignRouting(Routing):
     """Routing by the rules of the format of a directory."""
 
-    def __init__(self, store: ForeignStore, state: JsonFile[RoutingState]) -> None:
+    def __init__(self, store: ForeignStore) -> None:
         self._store = store
-        self._file = state
 
     @property
     def _format(self) -> ForeignFormat:
@@ -54,14 +52,14 @@ class ForeignRouting(Routing):
 
     def find_session(self, route: Route) -> str | None:
         """Return the session that a message goes to, or None."""
-        format, state = self._format, self._file.load(RoutingState())
+        format, state = self._format, self._store.load_state()
         return _find(format, _with_known_sender(route, format, state), state, self._store.session_names(format.NAME))
 
     def route_to_session(self, route: Route, fields: Mapping[str, Any], *, new_chat: bool = False) -> str:
         """Return the session that a message goes to, made in its format if need be."""
         format = self._format
         with self._store.names_locked():
-            state = self._file.load(RoutingState())
+            state = self._store.load_state()
             route = _with_known_sender(route, format, state)
             sessions = self._store.session_names(format.NAME)
             changed = _with_sender(state, route, format)
@@ -70,7 +68,7 @@ class ForeignRouting(Routing):
                 session, changed = self._create(format, route, fields, sessions, changed, is_next=new_chat)
                 sessions = self._store.session_names(format.NAME)
             if changed != state:
-                self._file.save(changed)
+                self._store.save_state(changed)
             names = names_of(sessions, session)
             if changes := format.route_changes(route, names, sessions):
                 self._store.update(session, changes)
@@ -113,7 +111,7 @@ class ForeignRouting(Routing):
             self._promote_first(session, key, sources)
 
     def _promote_first(self, session: str, key: str, sources: Sequence[tuple[str, str]]) -> None:
-        promoted = self._file.load(RoutingState()).promoted
+        promoted = self._store.load_state().promoted
         if not sources or any(entry.to == key and entry.done for entry in promoted.values()):
             return
         pending = next((name for name, entry in promoted.items() if entry.to == key), None)
@@ -130,8 +128,8 @@ class ForeignRouting(Routing):
                 return
 
     def _mark(self, name: str, promotion: Promotion) -> None:
-        state = self._file.load(RoutingState())
-        self._file.save(replace(state, promoted={**state.promoted, name: promotion}))
+        state = self._store.load_state()
+        self._store.save_state(replace(state, promoted={**state.promoted, name: promotion}))
 
     def _copy(self, history: LiveMessages, session: str) -> None:
         """Copy messages and summary; what a crash left of an earlier copy is completed."""

@@ -55,7 +55,7 @@ class ForeignStore(SessionLookup, Reporting, Reclaimable, DirectoryBacked):
 
     def capability(self, kind: type[T]) -> T | None:
         """Return the store itself if it has a capability, or what finds the session of a message."""
-        return cast("T", ForeignRouting(self, self._state)) if kind is Routing else super().capability(kind)
+        return cast("T", ForeignRouting(self)) if kind is Routing else super().capability(kind)
 
     # --- writing
 
@@ -77,7 +77,10 @@ class ForeignStore(SessionLookup, Reporting, Reclaimable, DirectoryBacked):
             if name and "key" not in fields:  # an id of the caller's
                 del fields["aliases"]
                 fields |= format.name_fields(name)
-            return self._create_in(format, fields)
+            created = self._create_in(format, fields)
+            is_unnamed = created.key is not None and not fields.get("key")
+            self.begin(created, fields if is_unnamed else {})
+            return created
 
     def open_or_create(self, session: str, format: str, key: str) -> str:
         """Return the session with this id; create it in the given format if there is none."""
@@ -91,7 +94,8 @@ class ForeignStore(SessionLookup, Reporting, Reclaimable, DirectoryBacked):
         return self._create_in(format, metadata).id
 
     def _create_in(self, format: ForeignFormat, metadata: Mapping[str, Any]) -> Metadata:
-        fields = {"cwd": working_directory(), **metadata}
+        named = {} if metadata.get("key") else format.unnamed_fields(metadata)
+        fields = {"cwd": working_directory(), **metadata, **named}
         agent, sender = fields.get("agent", "main"), fields.get("sender", "user")
         chats = self.chats(pair(agent, sender))
         fields.setdefault("chat", chats.highest + 1 if chats else 1)

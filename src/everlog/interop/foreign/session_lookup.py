@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from everlog.errors import InvalidIdError, NotFoundError, UnsupportedError
+from everlog.identity.key import own_aliases
 from everlog.interop.foreign.session_opener import SessionOpener
 from everlog.interop.foreign.transcript_row import TranscriptRow
 from everlog.interop.formats.format_types import SessionNames
-from everlog.model import Metadata
+from everlog.model import Metadata, pair
 from everlog.ports import Chats
 from everlog.stores import rules
 from everlog.stores.file.json_file import JsonFile
@@ -40,11 +42,29 @@ class RoutingState(msgspec.Struct, frozen=True):
 class SessionLookup(SessionOpener):
     """The sessions of one foreign directory, found by name."""
 
-    def __init__(self, *arguments: Any, companion: Path | None = None, **options: Any) -> None:
-        """Open the directory; `companion` is our directory for what its files have no place for."""
+    def __init__(
+        self, *arguments: Any, companion: Path | None = None, detects_format: bool = False, **options: Any
+    ) -> None:
+        """Open the directory.
+
+        `companion` is our directory for what its files have no place for. `detects_format`: a new
+        session is of the format of the others, if that is only one.
+        """
         super().__init__(*arguments, **options)
+        self._detects_format = detects_format
         directory = companion or self._home
         self._state: JsonFile[RoutingState] = JsonFile(directory / "current.json", RoutingState)
+        self._earlier_promotions: JsonFile[dict[str, str]] = JsonFile(self._home / "promoted.json", dict[str, str])
+
+    def load_state(self) -> RoutingState:
+        """Return what the files have no place for."""
+        state = self._state.load(RoutingState())
+        earlier = {name: Promotion(key, done=True) for name, key in self._earlier_promotions.load({}).items()}
+        return replace(state, promoted={**earlier, **state.promoted}) if earlier else state
+
+    def save_state(self, state: RoutingState) -> None:
+        """Replace it, with the names locked. Durable on return."""
+        self._state.save(state)
 
     @contextmanager
     def names_locked(self) -> Iterator[None]:
@@ -112,7 +132,7 @@ class SessionLookup(SessionOpener):
             for session, row in sessions.items()
             if not row.is_child and thread in (row.scan.key, row.session_row(session).metadata.thread)
         ]
-        marked = self._state.load(RoutingState()).current.get(thread)
+        marked = self.load_state().current.get(thread)
         marked = marked if marked in sessions else None
         if not candidates:
             return None if marked is None else Chats(marked, marked, 1)
@@ -123,25 +143,49 @@ class SessionLookup(SessionOpener):
         """Make a session the current one of its key or pair, until another is resumed or a new one begun here."""
         metadata = self.metadata(session)
         with self.names_locked():
-            state = self._state.load(RoutingState())
+            state = self.load_state()
             thread = state.threads.get(session, metadata.thread)
             if state.current.get(thread) != session:
-                self._state.save(msgspec.structs.replace(state, current={**state.current, thread: session}))
+                self.save_state(replace(state, current={**state.current, thread: session}))
         return metadata
+
+    def begin(self, created: Metadata, fields: Mapping[str, Any]) -> None:
+        """Let a new session be the current one, with the names locked.
+
+        One to which its format gave a key is found by its agent and sender in `fields` all the same.
+        """
+        state, thread = self.load_state(), created.thread
+        current = {name: session for name, session in state.current.items() if name != thread}
+        threads = dict(state.threads)
+        if fields:
+            threads[created.id] = thread = pair(fields.get("agent") or "main", fields.get("sender") or "user")
+            current[thread] = created.id
+        if (current, threads) != (state.current, state.threads):
+            self.save_state(replace(state, current=current, threads=threads))
 
     def main_format_name(self) -> str:
         """Return the format of new sessions: the only one of the directory; empty if there are several."""
         if len(self._formats) == 1:
             return self._formats[0].NAME
+        if not self._detects_format:
+            return ""
         present = {row.format for row in self._catalogue.sessions().values() if row.format}
         return present.pop() if len(present) == 1 else ""
 
 
 def _names(session: str, row: TranscriptRow) -> SessionNames:
     scan = row.scan
-    agent, sender = scan.agent or "main", scan.sender or "user"
     return SessionNames(
-        session, agent, sender, scan.key, scan.program_id, scan.aliases, scan.scope, scan.chat, row.modified_ns
+        id=session,
+        agent=scan.agent or "main",
+        sender=scan.sender or "user",
+        key=scan.key,
+        program_id=scan.program_id,
+        aliases=own_aliases(scan.key, scan.aliases),
+        listed=scan.aliases,
+        scope=scan.scope,
+        chat=scan.chat,
+        modified_ns=row.modified_ns,
     )
 
 

@@ -129,6 +129,10 @@ class ForeignFormat(ABC):
         except UnsupportedError:
             return dict(self.name_fields(session_key(name)))
 
+    def unnamed_fields(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the metadata by which a new session is found that nobody gave a key."""
+        return {}
+
     def route_changes(self, route: Route, session: SessionNames, sessions: Sequence[SessionNames]) -> dict[str, Any]:
         """Return the metadata that a message brings to its session."""
         return {}

@@ -255,7 +255,8 @@ class SessionNames(NamedTuple):
     sender: str = ""
     key: str = ""
     program_id: str = ""
-    aliases: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()  # that are its own
+    listed: tuple[str, ...] = ()  # aliases, also those of a main session
     scope: Mapping[str, Any] | None = None
     chat: int | None = None
     modified_ns: int = 0

@@ -21,7 +21,14 @@ from everlog.interop.formats.picoclaw.export import PicoClawExport
 from everlog.interop.formats.picoclaw.history_edits import reclaim_lines
 from everlog.interop.formats.picoclaw.lines import MAX_READABLE_BYTES, NAME, PICOCLAW_KEYS, lowercase_keys
 from everlog.interop.formats.picoclaw.meta_file import is_stem
-from everlog.interop.formats.picoclaw.names import find_holder, find_session, promotable, route_changes, route_fields
+from everlog.interop.formats.picoclaw.names import (
+    find_holder,
+    find_session,
+    promotable,
+    route_changes,
+    route_fields,
+    unnamed_fields,
+)
 from everlog.interop.formats.picoclaw.reader import PicoClawReader
 from everlog.ports import Route
 
@@ -43,6 +50,7 @@ class PicoClawFormat(ForeignFormat):
     route_fields = staticmethod(route_fields)
     route_changes = staticmethod(route_changes)
     promotable = staticmethod(promotable)
+    unnamed_fields = staticmethod(unnamed_fields)
     encode_record = staticmethod(encode_record)
     encode_metadata = staticmethod(encode_metadata)
     name_fields = staticmethod(name_fields)

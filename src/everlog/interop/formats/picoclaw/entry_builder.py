@@ -22,7 +22,6 @@ from everlog.interop.formats.picoclaw.meta_file import (
     parse_meta,
     skip_count,
 )
-from everlog.interop.formats.picoclaw.names import web_chat_fields
 from everlog.interop.formats.picoclaw.reader import LineState, read_lines
 from everlog.log.line_codec import replace_surrogates
 from everlog.model import AnyBlock, AnyRecord, Compaction, Event, File, Image, Message, OtherBlock
@@ -162,10 +161,8 @@ def build_session(metadata: Mapping[str, Any], now: str, is_taken: Callable[[str
     for field, value in metadata.items():
         if value and field not in ("key", "aliases", "scope", *_IGNORED_KEYS):
             raise UnsupportedError(f"PicoClaw's files cannot hold {field}", hint="leave it out")
-    if not metadata.get("key"):
-        metadata = {**metadata, **web_chat_fields(metadata.get("agent") or "main")}
-    key = metadata["key"]
-    if not isinstance(key, str):
+    key = metadata.get("key")
+    if not isinstance(key, str) or not key:
         raise UnsupportedError("a PicoClaw session needs a key", hint="give it a key")
     stem = file_stem(key)
     if not is_stem(stem):

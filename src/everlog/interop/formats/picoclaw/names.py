@@ -10,30 +10,18 @@ main session only. An alias that several sessions list names none of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
-from everlog.identity.key import KEY_PREFIX, main_agent, main_key, session_key
+from everlog.identity.key import KEY_PREFIX, is_of_main, main_agent, main_key, session_key
+from everlog.identity.key_text import agent_id
 from everlog.interop.formats.foreign_format import find_by_alias
 from everlog.interop.formats.format_types import SessionNames
 from everlog.interop.formats.picoclaw.meta_file import file_stem
 from everlog.ports import Route
 
 _SCOPE_VERSION = 1
-
-
-def own_aliases(key: str, aliases: Sequence[str]) -> tuple[str, ...]:
-    """Return the aliases of a session without those that only a main session has."""
-    return tuple(alias for alias in aliases if not _is_of_main(alias) or key in (alias, _key_of_main(alias)))
-
-
-def _is_of_main(name: str) -> bool:
-    return bool(main_agent(name)) or name == main_key("main")
-
-
-def _key_of_main(name: str) -> str:
-    return main_key(agent) if (agent := main_agent(name)) else name
 
 
 def find_holder(name: str, sessions: Sequence[SessionNames]) -> str | None:
@@ -81,11 +69,11 @@ def route_changes(route: Route, session: SessionNames, sessions: Sequence[Sessio
     if route.is_explicit or route.key != session.key:
         return {}
     listed = {name for other in sessions if other.id != session.id for name in other.aliases}
-    names = dict.fromkeys((*session.aliases, *route.aliases, *([route.name] if route.name else ())))
-    aliases = [name for name in names if name in session.aliases or name not in listed]
+    wanted = dict.fromkeys((*route.aliases, *([route.name] if route.name else ())))
+    new = [name for name in wanted if name not in session.listed and name not in listed]
     changes: dict[str, Any] = {}
-    if aliases != list(session.aliases):
-        changes["aliases"] = aliases
+    if new:
+        changes["aliases"] = [*session.listed, *new]
     if route.scope and session.scope != route.scope:
         changes["scope"] = route.scope
     return changes
@@ -99,13 +87,14 @@ def promotable(route: Route, sessions: Sequence[SessionNames]) -> list[tuple[str
     if route.is_explicit or route.is_main:
         return []
     listed = {name for session in sessions if session.key != route.key for name in session.aliases}
-    names = (name for name in route.aliases if not _is_of_main(name) and name not in listed)
+    names = (name for name in route.aliases if not is_of_main(name) and name not in listed)
     found = [(name, find_by_key(name, sessions)) for name in names]
     return [(name, session) for name, session in found if session is not None and not name.startswith(KEY_PREFIX)]
 
 
-def web_chat_fields(agent: str) -> dict[str, Any]:
+def unnamed_fields(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the key and the scope of a chat that nobody named, as PicoClaw's own page begins one."""
+    agent = agent_id(metadata.get("agent") or "main")
     values = {"chat": f"direct:pico:{uuid4()}"}
     scope: dict[str, Any] = {"version": _SCOPE_VERSION, "agent_id": agent, "channel": "pico", "account": "default"}
     key = session_key(f"v={_SCOPE_VERSION}|agent={agent}|channel=pico|account=default|chat={values['chat']}")

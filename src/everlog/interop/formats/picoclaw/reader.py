@@ -59,7 +59,6 @@ from everlog.interop.formats.picoclaw.lines import (
 )
 from everlog.interop.formats.picoclaw.messages import ROLES
 from everlog.interop.formats.picoclaw.meta_file import find_fault, parse_meta, scope_agent, skip_count, valid_time
-from everlog.interop.formats.picoclaw.names import own_aliases
 from everlog.interop.formats.plain_lines import decode_plain
 from everlog.interop.formats.session_reader import Detail, NeedsWholeFileError, SessionReader
 from everlog.model import Event, Image, Message
@@ -202,7 +201,7 @@ class PicoClawReader(SessionReader):
                 last=valid_time(text_of(meta, "updated_at")),
                 key=text_of(meta, "key") or self.transcript.session_id,
                 agent=scope_agent(meta),
-                aliases=own_aliases(text_of(meta, "key"), meta.get("aliases") or ()),
+                aliases=tuple(meta.get("aliases") or ()),
                 scope=meta.get("scope") or None,
             )
         elif not self.facts.key:
