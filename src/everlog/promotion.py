@@ -39,6 +39,9 @@ class NameRouting(Routing):
     def __init__(self, port: Store) -> None:
         self._port = port
 
+    def prepare(self) -> None:
+        """Do nothing: a native store is ready when it is open."""
+
     def find_session(self, route: Route) -> str | None:
         """Return the current chat of the key, or None."""
         chats = self._port.chats(route.key)

@@ -531,6 +531,10 @@ class Store:
 
         return Session(self, self._routing().route_to_session(main_route(agent), {"source": "system"}))
 
+    def prepare(self) -> None:
+        """Convert what an earlier version of a foreign program left, as the first write would."""
+        self._routing().prepare()
+
     def router(self, settings: Settings | None = None) -> Router:
         """Return the router of the settings in force, or of others, for messages to this store.
 

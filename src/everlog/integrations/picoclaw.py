@@ -39,6 +39,7 @@ class SessionStore:
         path = Path(directory).expanduser()
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._store = open_store(f"picoclaw:{path}", home=home)
+        self._store.prepare()  # legacy sessions become newer ones, as when PicoClaw starts
         foreign = self._store.port.capability(ForeignStore)
         assert foreign is not None
         self._foreign = foreign

@@ -219,6 +219,10 @@ class Routing(Protocol):
         """The agent of messages if the settings name none; empty: ours."""
         ...
 
+    def prepare(self) -> None:
+        """Get ready for messages: convert what an earlier version of the program left, as it would."""
+        ...
+
     def find_session(self, route: Route) -> str | None:
         """Return the session that a message goes to, or None if its session is yet to be made."""
         ...

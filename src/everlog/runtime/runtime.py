@@ -148,6 +148,7 @@ class Runtime:
 
         Their waiting messages are processed now. Returns the repaired sessions.
         """
+        await self.store.call(self.store.sync.prepare)
         recovered = await self.takeover.recover_all()
         await self.cron.refresh()
         for task in (self.takeover.task, self.cron.task, self._index_worker.task, self._dream_schedule.task):

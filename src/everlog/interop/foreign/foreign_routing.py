@@ -50,6 +50,9 @@ class ForeignRouting(Routing):
         name = self._store.main_format_name()
         return self._store.format(name).DEFAULT_AGENT if name else ""
 
+    def prepare(self) -> None:
+        """Do nothing: the files are as their program left them."""
+
     def find_session(self, route: Route) -> str | None:
         """Return the session that a message goes to, or None."""
         format, state = self._format, self._store.load_state()

@@ -135,6 +135,10 @@ class ForeignStore(SessionLookup, Reporting, Reclaimable, DirectoryBacked):
         """Return every file in the directory that is not taken as a session, with the reason."""
         return self._catalogue.skipped_files()
 
+    def rescan(self) -> None:
+        """Look at the directory again, after files were made in it."""
+        self._catalogue.rescan()
+
     @property
     def root(self) -> Path:
         """The directory."""
