@@ -123,6 +123,9 @@ def test_a_garbled_second_file_neither_empties_nor_unlists_a_session(store: Sess
     assert len(store.list_sessions()) == 1
     store.add_message(KEY, "assistant", "3")
     assert meta(tmp_path)["count"] == 4
+    (aside,) = (tmp_path / "s").glob("*.meta.json.damaged-*")
+    assert aside.read_bytes() == b'{"key": "agen', "it is set aside, not overwritten"
+    assert [one for one in store.reports if "set aside" in one]
     (tmp_path / "s" / "agent_main_direct_42.meta.json").unlink()
     store.add_message(KEY, "assistant", "4")
     assert texts(store) == ["0", "1", "2", "3", "4"]

@@ -26,7 +26,7 @@ from everlog.interop.formats.picoclaw.history_edits import encode_history, trunc
 from everlog.interop.formats.picoclaw.messages import read_message
 from everlog.interop.formats.picoclaw.meta_file import ENDING, change_times, encode_meta, parse_meta
 from everlog.model import Message, assistant, user
-from everlog.ports import Route, Routing
+from everlog.ports import Reporting, Route, Routing
 from everlog.session import Session
 
 MessageLike = Message | Mapping[str, Any]  # a Message, or an object of PicoClaw's
@@ -143,6 +143,12 @@ class SessionStore:
         sessions = self._foreign.session_names(FORMAT.NAME)
         route = Route(agent="main", key=session.metadata.key or key, aliases=tuple(names))
         routing.promote_first(session.id, route.key, FORMAT.promotable(route, sessions))
+
+    @property
+    def reports(self) -> list[str]:
+        """What happened out of a caller's sight: damage, and legacy files that were not converted."""
+        reporting = self._store.port.capability(Reporting)
+        return [] if reporting is None else list(reporting.reports)
 
     def close(self) -> None:
         """Close the store."""

@@ -182,6 +182,10 @@ class ForeignFormat(ABC):
         head = next(iter(lines), None)
         return Head((), None) if head is None else Head((head,), head.data)
 
+    def is_damaged_metadata(self, data: bytes) -> bool:
+        """Return whether its program could not read this metadata file."""
+        return False
+
     def missing_head(self, stem: str, now: str) -> bytes:
         """Return the metadata line to write into an empty file, from its name; empty: none."""
         return b""

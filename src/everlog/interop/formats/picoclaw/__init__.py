@@ -20,7 +20,7 @@ from everlog.interop.formats.picoclaw.entry_builder import build_session, encode
 from everlog.interop.formats.picoclaw.export import PicoClawExport
 from everlog.interop.formats.picoclaw.history_edits import reclaim_lines
 from everlog.interop.formats.picoclaw.lines import MAX_READABLE_BYTES, NAME, PICOCLAW_KEYS, lowercase_keys
-from everlog.interop.formats.picoclaw.meta_file import is_stem
+from everlog.interop.formats.picoclaw.meta_file import is_stem, parse_meta
 from everlog.interop.formats.picoclaw.names import (
     find_holder,
     find_session,
@@ -56,6 +56,10 @@ class PicoClawFormat(ForeignFormat):
     name_fields = staticmethod(name_fields)
     build_session = staticmethod(build_session)
     reclaim_lines = staticmethod(reclaim_lines)
+
+    def is_damaged_metadata(self, data: bytes) -> bool:
+        """Return whether PicoClaw could not read this metadata file."""
+        return parse_meta(data) is None
 
     def thread(self, route: Route) -> str:
         """Return the key: a name that came with the message is only an alias."""

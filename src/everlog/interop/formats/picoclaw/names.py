@@ -14,8 +14,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
+import msgspec
+
+from everlog.errors import FormatError
 from everlog.identity.key import KEY_PREFIX, is_of_main, main_agent, main_key, session_key
 from everlog.identity.key_text import agent_id
+from everlog.identity.scope import Scope, signature
 from everlog.interop.formats.foreign_format import find_by_alias
 from everlog.interop.formats.format_types import SessionNames
 from everlog.interop.formats.picoclaw.meta_file import file_stem
@@ -30,9 +34,20 @@ def find_holder(name: str, sessions: Sequence[SessionNames]) -> str | None:
         return name
     if agent := main_agent(name):
         return _find_main(agent, sessions)
-    is_opaque = not any(character in name for character in ":/\\")
-    direct, aliased = find_by_key(name, sessions), find_by_alias(name, sessions)
-    return direct or aliased if is_opaque else aliased or direct
+    if any(character in name for character in ":/\\"):
+        return find_by_alias(name, sessions) or find_by_key(name, sessions)
+    # The session of another scope is not that of this key, whatever it lists.
+    return find_by_key(name, sessions) or find_by_alias(
+        name, [session for session in sessions if name not in session.aliases or not _is_canonical(session)]
+    )
+
+
+def _is_canonical(session: SessionNames) -> bool:
+    """Return whether the key of a session is that of its scope."""
+    try:
+        return session_key(signature(msgspec.convert(session.scope, Scope))) == session.key
+    except (msgspec.ValidationError, FormatError, KeyError):
+        return False
 
 
 def find_by_key(key: str, sessions: Sequence[SessionNames]) -> str | None:
