@@ -99,7 +99,9 @@ class ForeignRouting(Routing):
         session = self._store.create_in_format(format, metadata)
         current = {name: value for name, value in state.current.items() if name != thread}
         if number > 1:
-            threads = {**state.threads, session: thread}
+            # The files of some formats do not say what they belong to: the earlier one may be resumed.
+            earlier = _find(format, route, state, sessions)
+            threads = {**state.threads, session: thread, **({earlier: thread} if earlier else {})}
             return session, replace(state, current={**current, thread: session}, threads=threads)
         return session, replace(state, current=current)
 
