@@ -103,7 +103,7 @@ def _find_location(
         return found
     if not text and not home.exists():
         raise NotFoundError(f"there is no directory {home}", hint=f"everlog --home {home} store init makes it")
-    return locations.detect(found, load_formats)
+    return locations.detect(found, load_formats, create=create)
 
 
 def is_default_home(home: Path) -> bool:
@@ -221,7 +221,7 @@ def _database(address: str, settings: Settings) -> PostgresStore:
     return PostgresStore(address, settings)
 
 
-def _open_foreign(location: Location, home: Path, settings: Settings, progress: Progress | None) -> ForeignStore:
+def _open_foreign(location: Location, home: Path, settings: Settings, progress: Progress | None) -> ports.Store:
     """Open the store on a foreign directory; everything derived is below `home`."""
     from hashlib import sha256  # noqa: PLC0415 - few stores are foreign
 
@@ -235,18 +235,36 @@ def _open_foreign(location: Location, home: Path, settings: Settings, progress: 
             hint="our own files must be elsewhere: set EVERLOG_HOME, or give another --home",
         )
     _check_home(home)
-    derived = home / "live" / sha256(os.fsencode(real)).hexdigest()[:16]
+    name = sha256(os.fsencode(real)).hexdigest()[:16]
+    derived, companion = home / "live" / name, home / "companion" / name
+    formats = load_formats(*(FORMATS if location.format in ("", locations.AUTO) else (location.format,)))
     # A mirror has no limits of its own: those of the foreign format apply.
     session = replace(settings.session, total_bytes=0, line_bytes=1 << 40)
-    mirror = FileStore(derived, replace(settings, session=session))
-    formats = load_formats(*(FORMATS if location.format == locations.AUTO else (location.format,)))
 
     def archive_files(paths: Sequence[Path]) -> object:
         from everlog.interop.archive.backup import copy  # noqa: PLC0415 - only before a reclaim
 
         return copy(home, paths)
 
-    return ForeignStore(real, formats, mirror, derived, back_up=archive_files, settings=settings, progress=progress)
+    def open_files(root: Path, derived: Path) -> ForeignStore:
+        return ForeignStore(
+            root,
+            formats,
+            FileStore(derived, replace(settings, session=session)),
+            derived,
+            companion=companion,
+            detects_format=not location.format,
+            back_up=archive_files,
+            settings=settings,
+            progress=progress,
+        )
+
+    store, view = open_files(real, derived), derived / "legacy"
+    if not (view.exists() or ("picoclaw" in (format.NAME for format in formats) and next(real.glob("*.json"), None))):
+        return store
+    from everlog.interop.legacy_workspace import join_documents  # noqa: PLC0415 - few directories have such files
+
+    return join_documents(store, view, open_files)
 
 
 def _join_stores(port: ports.Store, home: Path, settings: Settings, progress: Progress | None) -> ports.Store:

@@ -17,42 +17,70 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from everlog.errors import ConflictError, InvalidIdError, NotFoundError, SessionBusyError
 from everlog.identity.key import KEY_PREFIX
-from everlog.identity.route import Routed, claimable_aliases
 from everlog.ids import is_name
 from everlog.log.fold import fold
 from everlog.model import AnyRecord, Compaction, Message, Meta, Metadata
-from everlog.ports import Store
+from everlog.ports import Route, Routing, Store
 
 BATCH_RECORDS = 500  # per append
 COPY_TIMEOUT = 10.0  # seconds to wait while another process copies
 
 
-def route_to_session(
-    port: Store, routed: Routed, fields: Mapping[str, Any], *, incoming: str = "", new_chat: bool = False
-) -> str:
+class NameRouting(Routing):
+    """Routing by keys and aliases, on a store that has no rules of its own."""
+
+    dimensions = None
+    default_agent = ""
+
+    def __init__(self, port: Store) -> None:
+        self._port = port
+
+    def prepare(self) -> None:
+        """Do nothing: a native store is ready when it is open."""
+
+    def find_session(self, route: Route) -> str | None:
+        """Return the current chat of the key, or None."""
+        chats = self._port.chats(route.key)
+        return chats.current if chats else None
+
+    def route_to_session(self, route: Route, fields: Mapping[str, Any], *, new_chat: bool = False) -> str:
+        """Return the session of a message, made if need be."""
+        return route_to_session(self._port, route, fields, new_chat=new_chat)
+
+
+def route_to_session(port: Store, route: Route, fields: Mapping[str, Any], *, new_chat: bool = False) -> str:
     """Return the id of the session for a routed message, creating it if there is none.
 
-    `fields` is the metadata of a new session besides agent, key and scope; `incoming` is the key
-    that came with the message; `new_chat` always creates a session.
+    `fields` is the metadata of a new session besides agent, key and scope; `new_chat` always creates
+    a session.
     """
-    target = None if new_chat else _holder(port, routed.session_key)
+    if route.is_main:
+        return _main_session(port, route, fields)
+    target = None if new_chat else _holder(port, route.key)
     if target is None:  # `create` returns one that was created meanwhile
-        scope = msgspec.to_builtins(routed.scope)
-        metadata = {**fields, "agent": routed.agent, "key": routed.session_key, "scope": scope}
+        metadata = {**fields, "agent": route.agent, "key": route.key, "scope": route.scope}
         target = port.create(metadata, unless_held=not new_chat)
     # A sender id may contain anything; skip aliases that are not valid names.
-    aliases = [alias for alias in claimable_aliases(routed, incoming) if is_name(alias)]
+    aliases = [alias for alias in route.aliases if is_name(alias)]
     if aliases and _is_open(target):
         _promote(port, target.id, aliases)
     missing = [alias for alias in aliases if alias not in target.aliases]
     if missing:
         _claim(port, target.id, missing)
     return target.id
+
+
+def _main_session(port: Store, route: Route, fields: Mapping[str, Any]) -> str:
+    """Return the main session of an agent, which has no scope and takes over no history."""
+    chats = port.chats(route.key)
+    if chats:
+        return chats.current
+    names = {"agent": route.agent, "sender": route.sender, "key": route.key, "aliases": list(route.aliases)}
+    return port.create({**fields, **names}, unless_held=True).id
 
 
 def _claim(port: Store, session: str, aliases: Sequence[str]) -> None:

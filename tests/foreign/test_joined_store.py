@@ -23,6 +23,7 @@ from everlog.ports.capabilities import (
     RawReadable,
     Reclaimable,
     Reporting,
+    Routing,
     SharedBetweenMachines,
     Sweepable,
     Transferable,
@@ -134,6 +135,7 @@ def test_a_joined_store_answers_for_every_capability(stores: Store) -> None:
     port = stores.port
     own = port.main  # type: ignore[attr-defined]
     answers = {kind: port.capability(kind) for kind in CAPABILITIES}
+    assert answers.pop(Routing) is not None, "messages are routed in the native store"
     assert answers == {
         Reporting: port,
         Permitting: port,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from everlog.errors import ConflictError, FormatError, NotFoundError, StoreFullError, UnsupportedError
+from everlog.errors import ConflictError, FormatError, StoreFullError, UnsupportedError
 from everlog.identity.key import session_key
 from everlog.integrations.picoclaw import SessionStore
 from everlog.interop.archive.archive_listing import list_archive
@@ -78,8 +78,8 @@ def test_a_summary_is_kept_and_stands_for_what_is_skipped(store: SessionStore) -
     assert texts(store) == ["4", "5"]
     store.save(KEY)
     assert (store.get_summary(KEY), texts(store)) == ("They counted.", ["4", "5"])
-    with pytest.raises(NotFoundError):
-        store.set_summary("agent:main:nobody", "x")
+    store.set_summary("agent:main:direct:new", "x")  # its metadata is made
+    assert (store.get_summary("agent:main:direct:new"), texts(store, "agent:main:direct:new")) == ("x", [])
 
 
 def test_another_history_takes_the_place_of_the_old_one(store: SessionStore, tmp_path: Path) -> None:
@@ -123,6 +123,9 @@ def test_a_garbled_second_file_neither_empties_nor_unlists_a_session(store: Sess
     assert len(store.list_sessions()) == 1
     store.add_message(KEY, "assistant", "3")
     assert meta(tmp_path)["count"] == 4
+    (aside,) = (tmp_path / "s").glob("*.meta.json.damaged-*")
+    assert aside.read_bytes() == b'{"key": "agen', "it is set aside, not overwritten"
+    assert [one for one in store.reports if "set aside" in one]
     (tmp_path / "s" / "agent_main_direct_42.meta.json").unlink()
     store.add_message(KEY, "assistant", "4")
     assert texts(store) == ["0", "1", "2", "3", "4"]
@@ -148,11 +151,15 @@ def test_a_main_session_is_nobodys_history(store: SessionStore) -> None:
     assert texts(store, new) == []
 
 
-def test_names_resolve_to_the_session_that_had_them_first(store: SessionStore) -> None:
-    first, cron = session_key("first"), session_key("cron")
-    store.ensure_session_metadata(first, {"version": 1}, ["agent:main:main"])
-    store.ensure_session_metadata(cron, {"version": 1}, ["agent:main:main"])
-    assert store.resolve_session_key("agent:main:main") == first
+def test_a_name_that_several_sessions_list_is_no_name_of_one_of_them(store: SessionStore) -> None:
+    first, second, main = session_key("first"), session_key("second"), "agent:main:main"
+    store.ensure_session_metadata(first, {"version": 1}, [main, KEY])
+    assert store.resolve_session_key(KEY) == first
+    store.ensure_session_metadata(second, {"version": 1}, [main, KEY])
+    assert store.resolve_session_key(KEY) == KEY
+    assert store.resolve_session_key(main) == main
+    store.add_message(main, "user", "to the main session")
+    assert (texts(store, main), texts(store, first), texts(store, second)) == (["to the main session"], [], [])
     assert store.resolve_session_key(first) == first
     assert store.resolve_session_key("agent:main:nobody") == "agent:main:nobody"
 

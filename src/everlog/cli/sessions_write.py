@@ -64,7 +64,6 @@ def _create_routed(context: str, aliases: tuple[str, ...], fields: dict[str, Any
     from click.core import ParameterSource
 
     from everlog.cli.route_input import parse_context
-    from everlog.identity.route import Router, Routing
 
     ctx = click.get_current_context()
     has_agent = ctx.get_parameter_source("agent") is ParameterSource.COMMANDLINE
@@ -75,7 +74,7 @@ def _create_routed(context: str, aliases: tuple[str, ...], fields: dict[str, Any
     if ctx.get_parameter_source("sender") is not ParameterSource.COMMANDLINE:
         fields["sender"] = inbound.sender_id or fields["sender"]
     with open_chosen_store() as store:
-        routed = Router(Routing.of(store.settings)).route(inbound)
+        routed = store.router().route(inbound)
         return store.route_to_session(routed, new_chat=True, **fields).metadata
 
 

@@ -156,6 +156,10 @@ class Client:
         """Copy a session of another program beside the store into the store."""
         return self._call("POST", _session_path(session_id, "copy"), responses.CreatedSession)
 
+    def resume_session(self, session_id: str) -> responses.SessionSummary:
+        """Make a session the current one of its key, or of its agent and sender."""
+        return self._call("POST", _session_path(session_id, "resume"), responses.SessionSummary)
+
     def rewind(self, session_id: str, to_seq: int, *, continue_here: bool = False) -> responses.RewindResult:
         """Rewind a session to a message."""
         path, body = _session_path(session_id, "rewind"), requests.RewindRequest(to_seq=to_seq)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import sha256
 
 from everlog.errors import FormatError
@@ -31,6 +32,27 @@ def main_alias(agent: str) -> str:
 def main_key(agent: str) -> str:
     """Return the key of an agent's main session. It is derived from its alias, not from a scope."""
     return session_key(main_alias(agent))
+
+
+def main_agent(name: str) -> str:
+    """Return the agent whose main session has this readable name; empty if it is another name."""
+    parts = normalize(name).split(":")
+    return parts[1] if len(parts) == 3 and parts[0] == "agent" and parts[2] == "main" else ""
+
+
+def is_of_main(name: str) -> bool:
+    """Return whether only a main session can have a name: the readable one, or the key of agent `main`."""
+    return bool(main_agent(name)) or name == main_key("main")
+
+
+def own_aliases(key: str, aliases: Iterable[str]) -> tuple[str, ...]:
+    """Return the aliases that name the session with a key: those of a main session name no other one.
+
+    PicoClaw lists `agent:NAME:main` in every session of the agent.
+    """
+    return tuple(
+        name for name in aliases if not is_of_main(name) or key in (name, main_key(main_agent(name) or "main"))
+    )
 
 
 def is_explicit(key: str) -> bool:

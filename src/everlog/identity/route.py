@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from everlog.identity.key import is_explicit, legacy_aliases, main_alias, main_key, session_key
+from everlog.errors import SettingsError
+from everlog.identity.key import is_explicit, legacy_aliases, main_agent, main_alias, main_key, session_key
 from everlog.identity.key_text import DEFAULT_AGENT, account_id, agent_id, normalize, trim
 from everlog.identity.links import Links
 from everlog.identity.scope import (
@@ -27,6 +28,7 @@ from everlog.identity.scope import (
     normalize_dimensions,
     signature,
 )
+from everlog.ports import Route
 from everlog.settings import DispatchRule, DispatchWhen, Settings
 
 
@@ -68,6 +70,48 @@ class Routed(msgspec.Struct, frozen=True, gc=False):
     main_key: str
     main_aliases: tuple[str, ...]
 
+    def route(self, incoming: str = "", *, sender: str | None = None) -> Route:
+        """Return what a store finds the session by; `incoming` is the key that came with the message.
+
+        The name of a main session leads to that session, whoever sends it.
+        """
+        if agent := main_agent(self.session_key):
+            return main_route(agent)
+        if self.session_key == self.main_key:
+            return main_route(self.agent)
+        is_explicit_key = is_explicit(incoming)
+        return Route(
+            agent=self.agent,
+            sender=sender or "user",
+            key=self.session_key,
+            is_explicit=is_explicit_key,
+            name="" if is_explicit_key else trim(incoming),
+            aliases=claimable_aliases(self, incoming),
+            scope=msgspec.to_builtins(self.scope),
+        )
+
+
+def main_route(agent: str) -> Route:
+    """Return the route to the main session of an agent."""
+    names = (main_alias(agent),)
+    return Route(agent=agent_id(agent), sender="system", key=main_key(agent), aliases=names, is_main=True)
+
+
+def check_dimensions(settings: Settings, allowed: Sequence[str]) -> None:
+    """Raise SettingsError if sessions are configured to be separated by other dimensions than a store can."""
+    session = settings.session
+    configured = [("session.dimensions", session.dimensions)]
+    if session.dimensions is None and session.dm_scope:
+        configured.append(("session.dm_scope", DM_SCOPES[session.dm_scope]))
+    configured += [(f"rule {rule.name!r}", rule.session_dimensions or None) for rule in settings.dispatch.rules]
+    for place, dimensions in configured:
+        if dimensions is not None and normalize_dimensions(dimensions) != tuple(allowed):
+            names = ", ".join(dimensions) or "nothing"
+            raise SettingsError(
+                f"{place} separates sessions by {names}, but the files of this store by agent and {', '.join(allowed)}",
+                hint=f"set it to {list(allowed)} or leave it out, or use another store",
+            )
+
 
 class RouteDecision(NamedTuple):
     """The result of matching rules: the agent, its main session and the dimensions."""
@@ -86,11 +130,12 @@ class RouteDecision(NamedTuple):
 class Router:
     """A router of messages by agents, dispatch rules, dimensions and identity links."""
 
-    def __init__(self, routing: Routing | None = None) -> None:
+    def __init__(self, routing: Routing | None = None, *, default_agent: str = "") -> None:
+        """Compile the configuration; `default_agent` is that of a configuration without agents."""
         self.routing = routing or Routing()
         self.links = Links(self.routing.identity_links)
         self.dimensions = normalize_dimensions(self.routing.dimensions)
-        self.default_agent = _default_agent(self.routing.agents)
+        self.default_agent = _default_agent(self.routing.agents or (ListedAgent(default_agent),))
         self._agent_ids = frozenset(agent_id(agent.id) for agent in self.routing.agents)
         self._default = _build_decision(self.default_agent, "default", self.dimensions, None)
         self._decisions = tuple(

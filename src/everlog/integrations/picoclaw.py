@@ -13,22 +13,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from msgspec.structs import replace
-
 from everlog.app import open_store
-from everlog.errors import ConflictError, FormatError, InvalidIdError, NotFoundError
-from everlog.identity.key import main_alias, main_key
+from everlog.errors import FormatError
 from everlog.ids import TimestampSource
+from everlog.interop.foreign.foreign_routing import ForeignRouting
 from everlog.interop.foreign.foreign_store import ForeignStore
 from everlog.interop.foreign.mirrored_session import Mirror
 from everlog.interop.formats.format_types import FileEdit
+from everlog.interop.formats.picoclaw import FORMAT
 from everlog.interop.formats.picoclaw.go_json import format_go_time
 from everlog.interop.formats.picoclaw.history_edits import encode_history, truncate
 from everlog.interop.formats.picoclaw.messages import read_message
-from everlog.interop.formats.picoclaw.meta_file import ENDING, change_times, encode_meta, file_stem, parse_meta
+from everlog.interop.formats.picoclaw.meta_file import ENDING, change_times, encode_meta, parse_meta
 from everlog.model import Message, assistant, user
+from everlog.ports import Reporting, Route, Routing
 from everlog.session import Session
-from everlog.stores.file.json_file import JsonFile
 
 MessageLike = Message | Mapping[str, Any]  # a Message, or an object of PicoClaw's
 
@@ -40,6 +39,7 @@ class SessionStore:
         path = Path(directory).expanduser()
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._store = open_store(f"picoclaw:{path}", home=home)
+        self._store.prepare()  # legacy sessions become newer ones, as when PicoClaw starts
         foreign = self._store.port.capability(ForeignStore)
         assert foreign is not None
         self._foreign = foreign
@@ -65,22 +65,13 @@ class SessionStore:
         return record
 
     def _find_session(self, key: str) -> Session | None:
-        """Return the session of a key, or None; ConflictError if its file has another key."""
-        try:
-            self._foreign.parts(file_stem(key))
-            session = Session(self._store, file_stem(key))
-        except (NotFoundError, InvalidIdError):
-            return None
-        file_key = (parse_meta(self._foreign.meta_bytes(session.id)) or {}).get("key") or key
-        if file_key not in (key, file_stem(key)):  # the stem, if the metadata file was rebuilt
-            raise ConflictError(f"the file of {key!r} belongs to {file_key!r}", hint="use another key")
-        return session
+        """Return the session with a key or an alias, or None."""
+        session = FORMAT.find_holder(key, self._foreign.session_names(FORMAT.NAME))
+        return None if session is None else Session(self._store, session)
 
     def _open_session(self, key: str) -> Session:
-        session = self._find_session(key)
-        if session is not None:
-            return session
-        return Session(self._store, self._foreign.open_or_create(file_stem(key), "picoclaw", key))
+        """Return the session with a key or an alias, made if need be; ConflictError if its file has another key."""
+        return self._find_session(key) or Session(self._store, self._foreign.create({"key": key}, unless_held=True).id)
 
     # --- the history and its summary
 
@@ -98,16 +89,15 @@ class SessionStore:
 
     def get_summary(self, key: str) -> str:
         """Return the summary of messages that are no longer shown; empty if there is none."""
-        if self._find_session(key) is None:
+        session = self._find_session(key)
+        if session is None:
             return ""
-        summary = (parse_meta(self._foreign.meta_bytes(file_stem(key))) or {}).get("summary")
+        summary = (parse_meta(self._foreign.meta_bytes(session.id)) or {}).get("summary")
         return summary if isinstance(summary, str) else ""
 
     def set_summary(self, key: str, summary: str) -> None:
-        """Replace the summary."""
-        session = self._find_session(key)
-        if session is None:
-            raise NotFoundError(f"there is no session {key}", session=key)
+        """Replace the summary; a session that is not there is made, as PicoClaw does it."""
+        session = self._open_session(key)
 
         def make_edit(mirror: Mirror) -> FileEdit:
             meta = parse_meta(mirror.log().transcript.meta_bytes) or {"key": key}
@@ -136,12 +126,8 @@ class SessionStore:
 
     def resolve_session_key(self, key: str) -> str:
         """Return the key of the session with this key, id or alias; `key` itself if none has."""
-        rows = [row.metadata for row in self._store.walk()]
-        exact = [row for row in rows if key in (row.key, row.id)]
-        aliased = (row for row in rows if key in row.aliases)
-        holders = sorted(aliased, key=lambda row: (row.created_at, row.id))
-        holder = next(iter(exact or holders), None)
-        return key if holder is None else holder.key or holder.id
+        session = self._find_session(key)
+        return key if session is None else session.metadata.key or session.id
 
     def ensure_session_metadata(self, key: str, scope: Mapping[str, Any] | None, aliases: Sequence[str]) -> None:
         """Set the scope and the aliases of a session.
@@ -152,28 +138,17 @@ class SessionStore:
         session = self._open_session(key)
         names = [alias for alias in dict.fromkeys(aliases) if alias != key]
         session.update(scope=dict(scope) if scope else None, aliases=names)
-        if next(self._foreign.read(session.id), None) is not None:
-            return
-        older = (alias for alias in names if not _is_main(alias) and file_stem(alias) != session.id)
-        for alias in older:
-            if self._promote(alias, session, key):
-                return
+        routing = self._foreign.capability(Routing)
+        assert isinstance(routing, ForeignRouting)
+        sessions = self._foreign.session_names(FORMAT.NAME)
+        route = Route(agent="main", key=session.metadata.key or key, aliases=tuple(names))
+        routing.promote_first(session.id, route.key, FORMAT.promotable(route, sessions))
 
-    def _promote(self, alias: str, session: Session, key: str) -> bool:
-        source = self._find_session(alias)
-        if source is None:
-            return False
-        with self._foreign.exclusively("promotion") as home:
-            promotions: JsonFile[dict[str, str]] = JsonFile(home / "promoted.json", dict[str, str])
-            promoted = promotions.load({})
-            messages, summary = self.get_history(alias), self.get_summary(alias)
-            if promoted.get(alias, key) != key or not (messages or summary):
-                return False
-            promotions.save({**promoted, alias: key})
-            session.append_many([replace(message, id="", seq=0, line=b"") for message in messages])
-            if summary:
-                self.set_summary(key, summary)
-        return True
+    @property
+    def reports(self) -> list[str]:
+        """What happened out of a caller's sight: damage, and legacy files that were not converted."""
+        reporting = self._store.port.capability(Reporting)
+        return [] if reporting is None else list(reporting.reports)
 
     def close(self) -> None:
         """Close the store."""
@@ -184,10 +159,3 @@ class SessionStore:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def _is_main(alias: str) -> bool:
-    """Return whether an alias is that of a main session, which all messages of its agent have."""
-    parts = alias.split(":")
-    agent = parts[1] if len(parts) == 3 else ""
-    return (bool(agent) and alias == main_alias(agent)) or alias == main_key("main")

@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from everlog.errors import EverlogError, FormatError
+from everlog.identity.key import own_aliases
 from everlog.ids import is_name
 from everlog.interop.formats.foreign_format import ForeignFormat
 from everlog.interop.formats.format_types import DamagedBytes, ForeignSession, HiddenMessages, ListingScan, derive_id
@@ -117,7 +118,7 @@ def _find_target(store: Store, format: ForeignFormat, source: ForeignSession) ->
 
     Its key is its id in its format; a conversation that has the same id and went another way has
     the next free `id~2`, `id~3`…. Its key, or else its id, and its aliases become aliases, unless another
-    session holds them: an import never goes into that session.
+    session holds them, or they are those of a main session: an import never goes into that session.
     """
     name = f"{format.NAME}:{source.session_id}"
     if not is_name(f"{name}~999"):
@@ -125,7 +126,8 @@ def _find_target(store: Store, format: ForeignFormat, source: ForeignSession) ->
     metadata = {key: value for key, value in source.metadata.items() if key in SETTABLE}
     metadata.pop("model", None)  # it is only that of the answers
     # Without a key of its own, it is found by its id in its program too.
-    names = (metadata.pop("key", source.session_id), *metadata.pop("aliases", ()))
+    key = metadata.pop("key", "")
+    names = (key or source.session_id, *own_aliases(key, metadata.pop("aliases", ())))
     free_names = [alias for alias in dict.fromkeys(names) if is_name(alias) and _is_free(store, alias)]
     metadata |= {"aliases": free_names, "source": metadata.get("source", format.NAME)}
     number, first = 1, ""

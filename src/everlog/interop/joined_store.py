@@ -38,6 +38,7 @@ from everlog.ports import (
     Reclaimable,
     Reporting,
     Results,
+    Routing,
     SessionAccess,
     SkippedFile,
     Store,
@@ -45,6 +46,7 @@ from everlog.ports import (
 )
 from everlog.ports.access import AccessMode
 from everlog.ports.listing import cursor_of, parse_cursor, sort_key
+from everlog.promotion import NameRouting
 
 T = TypeVar("T")
 
@@ -93,7 +95,12 @@ class JoinedStore(Reporting, Reclaimable, DirectoryBacked, Permitting, Copying):
         return skipped
 
     def capability(self, kind: type[T]) -> T | None:
-        """Return the joined store for what it does itself, else what the main store has."""
+        """Return the joined store for what it does itself, else what the main store has.
+
+        Messages are routed in the main store only: a further one never gets, or gives up, a session.
+        """
+        if kind is Routing:
+            return cast("T", self.main.capability(Routing) or NameRouting(self.main))
         return cast("T", self) if kind in type(self).__mro__ else self.main.capability(kind)
 
     def _owner_of(self, session: str) -> Store:

@@ -37,7 +37,7 @@ class Location(NamedTuple):
     kind: Kind  # "directory": what is in it decides
     address: str = ""  # of a database
     directory: Path = Path()
-    format: str = ""  # of a foreign directory; AUTO: that of each file
+    format: str = ""  # of a foreign directory; AUTO: that of each file; empty: that of all, if it is one
 
     @property
     def text(self) -> str:
@@ -87,8 +87,11 @@ def directory(text: str) -> Path:
         raise SettingsError(f"{text}: {error}") from error
 
 
-def detect(location: Location, load_formats: LoadFormats) -> Location:
-    """Return a directory as native or foreign, by what is in it; NotFoundError if there is none."""
+def detect(location: Location, load_formats: LoadFormats, *, create: bool = False) -> Location:
+    """Return a directory as native or foreign, by what is in it; NotFoundError if there is none.
+
+    With nothing but legacy documents it is PicoClaw's, unless a store is to be created in it.
+    """
     if location.kind in ("native", "foreign", "directory") and not location.directory.is_dir():
         if location.directory.exists():
             raise SettingsError(f"{location.directory} is not a directory")
@@ -98,7 +101,9 @@ def detect(location: Location, load_formats: LoadFormats) -> Location:
     if location.kind != "directory":
         return location
     if holds_foreign_sessions(location.directory, load_formats):
-        return location._replace(kind="foreign", format=AUTO)
+        return location._replace(kind="foreign")
+    if not create and _holds_legacy_sessions(location.directory):
+        return location._replace(kind="foreign", format="picoclaw")
     return location._replace(kind="native")
 
 
@@ -113,6 +118,14 @@ def holds_foreign_sessions(path: Path, load_formats: LoadFormats) -> bool:
     with suppress(OSError):
         return any(detect_format(file, formats) for file in files)
     return False
+
+
+def _holds_legacy_sessions(path: Path) -> bool:
+    if is_native(path) or not next(path.glob("*.json"), None):
+        return False
+    from everlog.interop.legacy_workspace import legacy_documents  # noqa: PLC0415 - few directories have such files
+
+    return bool(legacy_documents(path))
 
 
 def is_native(path: Path) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -208,6 +208,54 @@ class SharedBetweenMachines(Protocol):
         ...
 
 
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a message belongs: what a store finds its session by, and what a new one is made with."""
+
+    agent: str
+    sender: str = "user"
+    key: str  # of the scope, or the explicit one that came with the message
+    is_explicit: bool = False  # the key came with the message
+    name: str = ""  # another name that came with the message
+    aliases: tuple[str, ...] = ()  # that the session may claim: of a main session its own, else never that
+    scope: dict[str, Any] = {}
+    is_main: bool = False  # for the main session of the agent, which belongs to no sender
+
+    @property
+    def origin(self) -> str:
+        """The channel and the account that the sender's id is of."""
+        return f"{self.scope.get('channel', '')}/{self.scope.get('account', '')}"
+
+
+class Routing(Protocol):
+    """A store that finds the session of a message by the rules of its format, and makes new ones by them."""
+
+    @property
+    def dimensions(self) -> tuple[str, ...] | None:
+        """The only dimensions that can separate sessions here; None: any."""
+        ...
+
+    @property
+    def default_agent(self) -> str:
+        """The agent of messages if the settings name none; empty: ours."""
+        ...
+
+    def prepare(self) -> None:
+        """Get ready for messages: convert what an earlier version of the program left, as it would."""
+        ...
+
+    def find_session(self, route: Route) -> str | None:
+        """Return the session that a message goes to, or None if its session is yet to be made."""
+        ...
+
+    def route_to_session(self, route: Route, fields: Mapping[str, Any], *, new_chat: bool = False) -> str:
+        """Return the session that a message goes to, made if need be. Durable on return.
+
+        `fields` is further metadata of a new session; `new_chat` makes the next chat and makes it the
+        current one. UnsupportedError for what the format cannot hold.
+        """
+        ...
+
+
 CAPABILITIES: tuple[type, ...] = (
     Reporting,
     Watchable,
@@ -219,4 +267,5 @@ CAPABILITIES: tuple[type, ...] = (
     RawReadable,
     Transferable,
     SharedBetweenMachines,
+    Routing,
 )

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
+from uuid import uuid4
 
 from msgspec.structs import replace
 
@@ -24,10 +25,8 @@ from everlog.agent.memory_hook import MemoryHook
 from everlog.agent.tools import Function
 from everlog.aio import AsyncSession, AsyncStore
 from everlog.context.build import Context
-from everlog.errors import EverlogError, StoreFailedError
-from everlog.identity.key import main_alias, main_key
+from everlog.errors import EverlogError, StoreFailedError, UnsupportedError
 from everlog.identity.key_text import agent_id
-from everlog.identity.route import Router, Routing
 from everlog.identity.scope import Inbound
 from everlog.memory.file_memory import FileMemories
 from everlog.model import Content, Message, user
@@ -44,7 +43,6 @@ from everlog.runtime.run import RecoveredSession, Run
 from everlog.runtime.session_edits import SessionEdits
 from everlog.runtime.shared_jobs import JobState, SharedJobs
 from everlog.runtime.takeover import Takeover
-from everlog.session import Session
 from everlog.settings import CronJob, Settings
 from everlog.wire.events import RunEvent, Sink
 from everlog.wire.responses import Health
@@ -89,7 +87,7 @@ class Runtime:
         self.feed = Feed()
         self.listeners: list[Sink] = [self.feed.emit]
         self.agents = Agents(store, toolsets=toolsets, tools=tools, hooks=hooks, recall=recall)
-        self.router = Router(Routing.of(self.settings))
+        self.router = store.sync.router()
         max_waiting = self.settings.turn.waiting
         self.queue = Queue(self.agents, max_waiting=max_waiting, emit=self.emit)
         self.edits = SessionEdits(self.emit, self.queue.wait_for_release)
@@ -150,6 +148,7 @@ class Runtime:
 
         Their waiting messages are processed now. Returns the repaired sessions.
         """
+        await self.store.call(self.store.sync.prepare)
         recovered = await self.takeover.recover_all()
         await self.cron.refresh()
         for task in (self.takeover.task, self.cron.task, self._index_worker.task, self._dream_schedule.task):
@@ -162,7 +161,7 @@ class Runtime:
         Raises `SettingsError` and changes nothing if they are invalid. Settings of the store itself
         take effect only when it is opened.
         """
-        router = Router(Routing.of(settings))
+        router = self.store.sync.router(settings)
         seconds_until(settings.memory.dream_schedule)
         toolsets = self.agents.prepare_toolsets(settings)
         self.cron.replace(settings.cron.jobs)
@@ -301,8 +300,9 @@ class Runtime:
             key = routed.main_key
         else:
             key = routed.session_key
-            if new_chat and id and (current := await self.store.current(key=key)):
-                new_chat = await self.store.call(find_submission, current.sync, id) is None
+            if new_chat and id:
+                current = await self.store.find_routed_session(routed, incoming=session_key, sender=sender or None)
+                new_chat = current is None or await self.store.call(find_submission, current.sync, id) is None
             session = await self.store.route_to_session(
                 routed, incoming=session_key, new_chat=new_chat, sender=sender or None
             )
@@ -312,20 +312,7 @@ class Runtime:
 
     async def main_session(self, agent: str) -> AsyncSession:
         """Return the main session of an agent, which belongs to no sender; created if needed."""
-        fields = {
-            "agent": agent_id(agent),
-            "sender": "system",
-            "source": "system",
-            "key": main_key(agent),
-            "aliases": [main_alias(agent)],
-        }
-
-        def find() -> Session:
-            store = self.store.sync
-            existing = store.current(key=main_key(agent))
-            return existing or store.session(store.port.create(fields, unless_held=True).id)
-
-        return AsyncSession(self.store, await self.store.call(find))
+        return await self.store.main_session(agent)
 
     def current(self, session: str) -> Run | None:
         """Return the run of a session whose turn is running in this process, if any."""
@@ -389,13 +376,18 @@ class Runtime:
         if job.system:
             session = await self.main_session(agent)
         else:
-            session = await self.store.create(
-                agent=agent,
-                sender="cron",
-                source="cron",
-                cron_job_id=job.id,
-                title=f"[cron] {job.id} — {started_at:%Y-%m-%d %H:%M}",
-            )
+            try:
+                session = await self.store.create(
+                    agent=agent,
+                    sender="cron",
+                    source="cron",
+                    cron_job_id=job.id,
+                    title=f"[cron] {job.id} — {started_at:%Y-%m-%d %H:%M}",
+                )
+            except UnsupportedError:  # the files of another program may only have a place for its key
+                key = f"agent:cron-{job.id}-{uuid4()}"
+                routed = replace(self.router.route(Inbound(), key), agent=agent)
+                session = await self.store.route_to_session(routed, incoming=key, sender="cron")
         allowed = job.policy.allowed_tools
         options = TurnOptions(job.policy.max_iterations, allowed, allowed is None)
         run = await self._submit(session, user(job.prompt, sender="cron"), options)

@@ -92,7 +92,7 @@ async def _check_agent(store: AsyncStore, name: str) -> None:
     from everlog.cli.chat.session_choice import agent_names
     from everlog.errors import NotFoundError
 
-    names = agent_names(store.sync.settings)
+    names = agent_names(store.sync)
     if name.lower() in map(str.lower, names) or (await store.list(limit=1, agent=name)).total:
         return
     problem = f"there is no agent {name[:60]!r}"

@@ -13,11 +13,9 @@ from everlog.cli.message_lines import Line, chat_lines, format_participants, hea
 from everlog.cli.options import find_async_session
 from everlog.cli.transcript_output import entries_since_summary
 from everlog.errors import NotFoundError, UnsupportedError
-from everlog.identity.route import Router, Routing
 from everlog.model import Metadata
 from everlog.render.transcript_items import MessageItem, NoteItem, build_items
 from everlog.session import Session, Store
-from everlog.settings import Settings
 
 BRIEF_LINES = 6  # of a message of the last exchange
 
@@ -43,7 +41,7 @@ async def choose_session(backend: Backend, choice: SessionChoice) -> AsyncSessio
         await _use_model(backend, session, choice.model)
         await make_current(session)
         return session
-    agent = choice.agent or Router(Routing.of(store.sync.settings)).default_agent
+    agent = choice.agent or store.sync.router().default_agent
     sender = choice.sender or "user"
     current = None if choice.is_new else await store.current(agent, sender)
     if current is not None:
@@ -105,11 +103,10 @@ def model_of(store: Store, metadata: Metadata) -> str:
     return session_model or store.settings.model_of(metadata.agent)
 
 
-def agent_names(settings: Settings) -> list[str]:
+def agent_names(store: Store) -> list[str]:
     """Return the agents that the settings name, the default agent first."""
-    default = Router(Routing.of(settings)).default_agent
-    rules = (rule.agent for rule in settings.dispatch.rules if rule.agent)
-    return list(dict.fromkeys((default, "main", *settings.agents, *rules)))
+    rules = (rule.agent for rule in store.settings.dispatch.rules if rule.agent)
+    return list(dict.fromkeys((store.router().default_agent, "main", *store.settings.agents, *rules)))
 
 
 def describe_session(session: Session, location: str) -> Iterator[Line]:

@@ -122,6 +122,15 @@ class SessionRoutes(Controller):
         copy = await runtime.store.session(await runtime.store.call(copying.copy_session, session.id))
         return CreatedSession(id=copy.id, name=(await copy.metadata()).display_title)
 
+    @post("/{session_id:str}/resume", status_code=200, responses=ERROR_RESPONSES)
+    async def resume_session(self, runtime: NamedDependency[Runtime], session_id: FromPath[str]) -> SessionSummary:
+        """Make a session the current one of its key, or of its agent and sender.
+
+        Messages that are routed there go to it until another is resumed or begun.
+        """
+        session = await find_session(runtime, session_id)
+        return _summarize(runtime, await session.resume(), await session.access())
+
     @post("/{session_id:str}/rewind", status_code=200, responses=ERROR_RESPONSES)
     async def rewind_session(
         self,

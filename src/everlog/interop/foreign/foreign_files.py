@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from everlog.errors import ConflictError, StoreFullError
 from everlog.ids import timestamp
-from everlog.interop.directory_walk import Stamp
+from everlog.interop.directory_walk import METADATA_ENDING, Stamp
 from everlog.interop.foreign import renames
 from everlog.interop.foreign.file_copy import FileCopy
 from everlog.interop.foreign.foreign_tail import FLAGS, ForeignTail
@@ -43,6 +43,8 @@ from everlog.interop.formats.format_types import MAX_LINE_BYTES, FileEdit
 from everlog.log.parts import split_at_boundary
 from everlog.stores.file import disk
 
+_ASIDE = ".damaged-"  # between the name of a metadata file and a checksum of what was in it
+_MAX_ASIDE = 255 - len(_ASIDE) - 8
 OldFiles = Mapping[str, bytes | None]  # suffix of the name → content; None: there was no such file
 
 
@@ -197,12 +199,25 @@ class ForeignFiles(Transcript):
     def _replace_files(self, files: Mapping[str, bytes], folder: int, old_files: OldFiles | None = None) -> None:
         for ending, data in files.items():
             name = f"{self.stem}{ending}"
+            self._set_aside(name, folder)
 
             def is_expected(old: str, ending: str = ending) -> bool:
                 return old_files is None or _read_file(old, folder) == old_files.get(ending)
 
             with self._atomic_replacement(name, folder, is_expected) as new:
                 disk.write_all(new, data)
+
+    def _set_aside(self, name: str, folder: int) -> None:
+        """Give a damaged metadata file a second name before it is replaced: somebody may repair it."""
+        data = _read_file(name, folder)
+        if not data or not self._format.is_damaged_metadata(data):
+            return
+        base = name if len(os.fsencode(name)) <= _MAX_ASIDE else f"{crc32(os.fsencode(name)):08x}{METADATA_ENDING}"
+        aside = f"{base}{_ASIDE}{crc32(data):08x}"
+        with suppress(FileExistsError):
+            os.link(name, aside, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+            disk.sync_directory(folder)
+            self._report(f"{name} is damaged: it was set aside as {aside}, and a new one was made")
 
     @contextmanager
     def _new_head(self, head: bytes, folder: int) -> Iterator[None]:
@@ -314,7 +329,8 @@ class ForeignFiles(Transcript):
         """Delete the session, its transcript first, and return how many parts it had."""
         with self.open_folder() as folder, disk.map_errors(f"deleting {self._root / self.path}"):
             names, parts = self._names(folder), len(self._parts(folder))
-            for name in names:
+            beside = f"{self.stem}{METADATA_ENDING}{_ASIDE}"
+            for name in (*names, *(name for name in os.listdir(folder) if name.startswith(beside))):
                 if stamp_in(name, folder):
                     os.unlink(name, dir_fd=folder)
             disk.sync_directory(folder)

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from msgspec.structs import replace
 
-from everlog.errors import EverlogError, InvalidIdError, NotFoundError, StoreFailedError, UnsupportedError
+from everlog.errors import EverlogError, NotFoundError, StoreFailedError, UnsupportedError
 from everlog.interop.directory_walk import METADATA_ENDING
 from everlog.interop.foreign.foreign_catalogue import Progress
 from everlog.interop.foreign.foreign_files import ForeignFiles
 from everlog.interop.foreign.foreign_lease import ForeignLease
+from everlog.interop.foreign.foreign_routing import ForeignRouting
 from everlog.interop.foreign.mirrored_session import Mirror, working_directory
-from everlog.interop.foreign.session_opener import SessionOpener, mirror_key
+from everlog.interop.foreign.session_lookup import SessionLookup
+from everlog.interop.foreign.session_opener import mirror_key
 from everlog.interop.foreign.transcript_files import ENDING
 from everlog.interop.foreign.turn_lines import TurnLines
 from everlog.interop.formats.foreign_format import ForeignFormat
 from everlog.interop.formats.format_types import FileEdit
-from everlog.model import AnyRecord, Damaged, Entry, Event, Metadata, Part, pair
+from everlog.model import MARKERS, AnyRecord, Damaged, Entry, Event, Message, Metadata, Part, pair
 from everlog.ports import (
-    Chats,
     DirectoryBacked,
     Filter,
     Order,
@@ -31,6 +32,7 @@ from everlog.ports import (
     Permitting,
     Reclaimable,
     Reporting,
+    Routing,
     SessionAccess,
     SessionRow,
     SkippedFile,
@@ -45,14 +47,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_CREATION_LOCK = "the making of sessions"  # names a lock file: must not change
 IMPORT_HINT = "import the session (everlog import) and continue it there"
 
 
-class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked, Permitting):
+class ForeignStore(SessionLookup, Reporting, Reclaimable, DirectoryBacked, Permitting):
     """Sessions of other programs, each in its own format, in one directory."""
 
     lease_type = ForeignLease
+
+    def capability(self, kind: type[T]) -> T | None:
+        """Return the store itself if it has a capability, or what finds the session of a message."""
+        return cast("T", ForeignRouting(self)) if kind is Routing else super().capability(kind)
 
     # --- writing
 
@@ -61,30 +66,38 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked, Permi
     ) -> Metadata:
         """Create an empty session, in a file that its program accepts as its own."""
         fields = {key: value for key, value in (facts or {}).items() if value is not None}
-        with self._file_lock(_CREATION_LOCK, "session creation"):
+        with self.names_locked():
             name = rules.exclusive_name(fields) if unless_held else ""
             holder = self._find_holder(name) or self._find_derived(name)
             if holder is not None:
                 return self.metadata(holder)
-            if len(self._formats) != 1:
+            if not (format_name := self.main_format_name()):
                 raise UnsupportedError(
                     "a new session needs a format", hint=f"name it with the directory: --store pi:{self._root}"
                 )
+            format = self.format(format_name)
             if name and "key" not in fields:  # an id of the caller's
                 del fields["aliases"]
-                fields |= self._formats[0].name_fields(name)
-            return self._create_in(self._formats[0], fields)
+                fields |= format.name_fields(name)
+            created = self._create_in(format, fields)
+            is_unnamed = created.key is not None and not fields.get("key")
+            self.begin(created, fields if is_unnamed else {})
+            return created
 
     def open_or_create(self, session: str, format: str, key: str) -> str:
         """Return the session with this id; create it in the given format if there is none."""
-        with self._file_lock(_CREATION_LOCK, "session creation"):
+        with self.names_locked():
             if self._catalogue.find(session) is not None:
                 return session
-            chosen_format = self._format(format)
-            return self._create_in(chosen_format, {"key": key}).id
+            return self._create_in(self.format(format), {"key": key}).id
+
+    def create_in_format(self, format: ForeignFormat, metadata: Mapping[str, Any]) -> str:
+        """Create a session, with the names locked, and return its id."""
+        return self._create_in(format, metadata).id
 
     def _create_in(self, format: ForeignFormat, metadata: Mapping[str, Any]) -> Metadata:
-        fields = {"cwd": working_directory(), **metadata}
+        named = {} if metadata.get("key") else format.unnamed_fields(metadata)
+        fields = {"cwd": working_directory(), **metadata, **named}
         agent, sender = fields.get("agent", "main"), fields.get("sender", "user")
         chats = self.chats(pair(agent, sender))
         fields.setdefault("chat", chats.highest + 1 if chats else 1)
@@ -127,7 +140,7 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked, Permi
     def access(self, session: str) -> SessionAccess:
         """Return what the session's file can hold, as far as it was read."""
         row = self._find_row(session)
-        format, files = self._format(row.format), self._catalogue.files(row)
+        format, files = self.format(row.format), self._catalogue.files(row)
         with self._mutex:
             mirror = self._mirrors.get(session)
         actions = format.actions(row.scan.state if mirror is None else mirror.state)
@@ -141,7 +154,11 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked, Permi
         row = self._find_row(session)
         if row.branch:
             raise UnsupportedError(f"session {session} is inside the file of another one", hint="copy that one")
-        return self._format(row.format), self._root / row.path
+        return self.format(row.format), self._root / row.path
+
+    def rescan(self) -> None:
+        """Look at the directory again, after files were made in it."""
+        self._catalogue.rescan()
 
     @property
     def root(self) -> Path:
@@ -212,6 +229,10 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked, Permi
         self._index.drop(session)
         self._catalogue.rescan()
         return parts
+
+    def is_untouched(self, session: str) -> bool:
+        """Return whether a session never had a message, as far as it is known here."""
+        return not any(isinstance(entry, (Message, *MARKERS)) for entry in self.tail(session))
 
     # --- reading
 
@@ -293,60 +314,6 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked, Permi
         self._index.catch_up(sessions, only=self._mirrors)  # what is open costs nothing to count
         return self._index.usage(sessions, criteria, days, spenders)
 
-    def resolve(self, name: str, *, prefix: bool = False) -> str:
-        """Return the id behind an id, key or alias; with `prefix`, also behind its beginning."""
-        try:
-            self._find_row(name)
-            return name
-        except (NotFoundError, InvalidIdError):
-            pass
-        sessions = self._catalogue.sessions()
-
-        def ids_with_prefix(letters: str) -> list[str]:
-            ids = (session for session, row in sessions.items() if not row.is_child or ":" in letters)
-            return [session for session in ids if session.startswith(letters)]
-
-        def holder(key: str) -> tuple[str, int] | None:
-            session = self._find_holder(key) or self._find_derived(key)
-            return None if session is None else (session, 0)
-
-        return rules.resolve_name(name, holder, ids_with_prefix if prefix else None)
-
-    def _find_derived(self, name: str) -> str | None:
-        """Return the session whose id was derived from a caller's, or None."""
-        sessions = self._catalogue.sessions()
-        for format in self._formats if name else ():
-            with suppress(UnsupportedError):
-                if derived := format.name_fields(name).get("id"):  # pi puts the time before it
-                    names = (session for session in sessions if session == derived or session.endswith(f"_{derived}"))
-                    if (session := next(names, None)) is not None:
-                        return session
-        return None
-
-    def _find_holder(self, name: str) -> str | None:
-        """Return the session with exactly this id, key or alias, or None."""
-        sessions = self._catalogue.sessions()
-        if name in sessions:
-            return name
-        holders = (
-            session
-            for session, row in sessions.items()
-            if name in (row.scan.key, row.scan.program_id, *row.scan.aliases) and not row.is_child
-        )
-        return next(holders, None) if name else None
-
-    def chats(self, thread: str) -> Chats | None:
-        """Return the chats of an agent and a sender, or of a key, or None."""
-        candidates = [
-            ((row.scan.chat or 0, row.modified_ns), session)
-            for session, row in self._catalogue.sessions().items()
-            if not row.is_child and thread in (row.scan.key, row.session_row(session).metadata.thread)
-        ]
-        if not candidates:
-            return None
-        (highest, _), newest = max(candidates)
-        return Chats(newest, newest, highest)
-
     def lease(self, session: str) -> ForeignLease:
         """Acquire the turn lease. Raises SessionBusyError if another turn holds it; never waits."""
         mirror, turn = self._open_mirror(session), TurnLines()
@@ -379,7 +346,7 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked, Permi
         from everlog.interop.transcript_sources import FileSource  # noqa: PLC0415 - rarely needed
 
         row = self._find_row(session)
-        format = self._format(row.format)
+        format = self.format(row.format)
         with disk.map_errors(f"reading {row.path}"):
             read = format.read(FileSource(self._root / row.path, has_parts=format.PART_BYTES > 0))
         return tuple(
@@ -394,10 +361,6 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked, Permi
         """Raise UnsupportedError."""
         self._find_row(session)
         _unsupported("forks", "import the session (everlog import) and fork it there")
-
-    def resume(self, session: str) -> Metadata:
-        """Raise UnsupportedError: the session's program always continues the newest one."""
-        _unsupported("resuming an older session as the current one", "name the session each time")
 
     def promote(self, session: str, to: str, *, seq: int) -> bool:
         """Raise UnsupportedError."""

@@ -102,7 +102,8 @@ class SessionOpener(StoreVerbs):
                 if not path.exists():
                     path.mkdir(mode=0o700, exist_ok=True)
 
-    def _format(self, name: str) -> ForeignFormat:
+    def format(self, name: str) -> ForeignFormat:
+        """Return the format with a name."""
         return next(format for format in self._formats if name == format.NAME)
 
     # --- one session
@@ -151,7 +152,7 @@ class SessionOpener(StoreVerbs):
             cached = self._mirrors.get(session)
             if cached is not None and (cached.files.path, cached.format.NAME) == (row.path, row.format):
                 return cached
-        format, files = self._format(row.format), self._catalogue.files(row)
+        format, files = self.format(row.format), self._catalogue.files(row)
         mirrored = _create_mirror(self._mirror_store, row, unless_held=True)
         mirror = Mirror(row.name, files, format, self._mirror_store, mirrored)
         with self._mutex:
@@ -245,7 +246,7 @@ class SessionOpener(StoreVerbs):
         records = [entry for entry in entries if not isinstance(entry, Damaged)]
         if len(records) == len(entries):  # a damaged mirror is of no use
             store.append(session, records)
-        return Mirror(row.name, self._catalogue.files(row), self._format(row.format), store, session)
+        return Mirror(row.name, self._catalogue.files(row), self.format(row.format), store, session)
 
 
 def _create_mirror(store: Store, row: TranscriptRow, *, unless_held: bool = False) -> str:

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, NoReturn
 from msgspec.structs import replace
 
 from everlog.errors import FormatError, UnsupportedError
+from everlog.identity.key import session_key
 from everlog.interop.formats.file_names import is_stem
 from everlog.interop.formats.format_types import (
     ExportedFiles,
@@ -33,6 +34,7 @@ from everlog.interop.formats.format_types import (
     MetadataLocation,
     MirrorLog,
     NewSession,
+    SessionNames,
     Source,
     TailResult,
     TailState,
@@ -43,7 +45,7 @@ from everlog.interop.formats.losses import IMPORT_HINT, REFUSAL, Losses
 from everlog.interop.formats.session_export import SessionExport
 from everlog.interop.formats.session_reader import Detail, NeedsWholeFileError, SessionReader, read_session
 from everlog.model import AnyRecord, Message, Metadata
-from everlog.ports import Action
+from everlog.ports import Action, Route
 
 _PART = re.compile(r"_part([0-9]+)\.jsonl\Z")
 
@@ -64,6 +66,8 @@ class ForeignFormat(ABC):
     IS_REWRITTEN: ClassVar[bool] = False  # whether its program drops lines at the start of transcripts
     HAS_BRANCHES: ClassVar[bool] = False  # whether lines name their parents, and a conversation may leave a branch
     HAS_UPTIME: ClassVar[bool] = False  # whether the metadata has the total duration of turns
+    DIMENSIONS: ClassVar[tuple[str, ...] | None] = None  # the only ones that separate its sessions; None: any
+    DEFAULT_AGENT: ClassVar[str] = ""  # the agent of messages if the settings name none; empty: ours
 
     # --- names
 
@@ -106,6 +110,43 @@ class ForeignFormat(ABC):
         """Return possible names of the folder for the sessions of a directory; empty: there is none."""
         return ()
 
+    # --- finding the session of a message
+
+    def find_holder(self, name: str, sessions: Sequence[SessionNames]) -> str | None:
+        """Return the session with exactly this id, key or alias; None for an alias that several list."""
+        return find_exact(name, sessions) or find_by_alias(name, sessions)
+
+    def thread(self, route: Route) -> str:
+        """Return what one conversation after the other of a route belongs to: a name, or `model.pair`."""
+        return route.name or route.key
+
+    def find_session(self, route: Route, sessions: Sequence[SessionNames]) -> str | None:
+        """Return the session that a message goes to, by the rules of the program; None: a new one."""
+        fields = self.route_fields(route, 1)
+        name = fields.get("id") or fields.get("key", "")  # pi puts the time before it
+        derived = (session.id for session in sessions if session.id == name or session.id.endswith(f"_{name}"))
+        return self.find_holder(self.thread(route), sessions) or next(derived, None)
+
+    def route_fields(self, route: Route, number: int) -> dict[str, Any]:
+        """Return the metadata of the first or a later session of a route; `number` counts them from 1."""
+        name = self.thread(route) if number == 1 else session_key(f"{self.thread(route)}|chat={number}")
+        try:
+            return dict(self.name_fields(name))
+        except UnsupportedError:
+            return dict(self.name_fields(session_key(name)))
+
+    def unnamed_fields(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the metadata by which a new session is found that nobody gave a key."""
+        return {}
+
+    def route_changes(self, route: Route, session: SessionNames, sessions: Sequence[SessionNames]) -> dict[str, Any]:
+        """Return the metadata that a message brings to its session."""
+        return {}
+
+    def promotable(self, route: Route, sessions: Sequence[SessionNames]) -> Sequence[tuple[str, str]]:
+        """Return the legacy sessions whose history a new session takes over: name and id, the first first."""
+        return ()
+
     # --- reading
 
     def read(self, source: Source) -> ForeignSession:
@@ -146,6 +187,10 @@ class ForeignFormat(ABC):
         """Return the head of a transcript whose first line is metadata; reads as few lines as possible."""
         head = next(iter(lines), None)
         return Head((), None) if head is None else Head((head,), head.data)
+
+    def is_damaged_metadata(self, data: bytes) -> bool:
+        """Return whether its program could not read this metadata file."""
+        return False
 
     def missing_head(self, stem: str, now: str) -> bytes:
         """Return the metadata line to write into an empty file, from its name; empty: none."""
@@ -235,6 +280,18 @@ class ForeignFormat(ABC):
 
     def _refuse(self) -> NoReturn:
         raise UnsupportedError(f"{self.NAME} sessions cannot be written, only read", hint=IMPORT_HINT)
+
+
+def find_exact(name: str, sessions: Sequence[SessionNames]) -> str | None:
+    """Return the session with this id or key, or with this id in its program; None if there is none."""
+    named = (session.id for session in sessions if name in (session.id, session.key, session.program_id))
+    return next((session.id for session in sessions if session.id == name), None) or next(named, None)
+
+
+def find_by_alias(name: str, sessions: Sequence[SessionNames]) -> str | None:
+    """Return the only session that lists this alias; None if there is none, or several."""
+    holders = [session.id for session in sessions if name in session.aliases]
+    return holders[0] if len(holders) == 1 else None
 
 
 def _tail_result(reader: SessionReader, lines: Iterable[Line]) -> TailResult:

@@ -247,6 +247,21 @@ class NewSession(NamedTuple):
     edit: FileEdit
 
 
+class SessionNames(NamedTuple):
+    """What a session of a directory is found by."""
+
+    id: str
+    agent: str = ""
+    sender: str = ""
+    key: str = ""
+    program_id: str = ""
+    aliases: tuple[str, ...] = ()  # that are its own
+    listed: tuple[str, ...] = ()  # aliases, also those of a main session
+    scope: Mapping[str, Any] | None = None
+    chat: int | None = None
+    modified_ns: int = 0
+
+
 class ListingScan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a listing shows of a session, folded over its lines."""
 

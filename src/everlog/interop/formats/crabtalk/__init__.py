@@ -26,12 +26,13 @@ from everlog.interop.formats.crabtalk.head_line import (
     session_id_of,
 )
 from everlog.interop.formats.crabtalk.lines import NAME, ROLES
-from everlog.interop.formats.crabtalk.names import is_id, parse_name
+from everlog.interop.formats.crabtalk.names import find_session, is_id, parse_name, thread
 from everlog.interop.formats.crabtalk.reader import CrabTalkReader
 from everlog.interop.formats.foreign_format import ForeignFormat
 from everlog.interop.formats.format_types import ForeignSession, Match, Source, content_fingerprint, split_lines
 from everlog.interop.formats.jsonl import head_objects
 from everlog.model import Message
+from everlog.ports import Route
 
 _MESSAGE_KEYS = frozenset({"role", "content", "reasoning_content", "name", "tool_call_id", "tool_calls", "agent"})
 
@@ -46,6 +47,10 @@ class CrabTalkFormat(ForeignFormat):
     ACTIONS = frozenset(("append", "rename", "compact", "delete"))
     METADATA_LOCATION = "head"
     HAS_UPTIME = True
+    DIMENSIONS = ("sender",)
+    DEFAULT_AGENT = "crab"
+    thread = staticmethod(thread)
+    find_session = staticmethod(find_session)
     is_id = staticmethod(is_id)
     session_id_of = staticmethod(session_id_of)
     find_head = staticmethod(find_head)
@@ -54,6 +59,10 @@ class CrabTalkFormat(ForeignFormat):
     encode_metadata = staticmethod(encode_metadata)
     name_fields = staticmethod(name_fields)
     build_session = staticmethod(build_session)
+
+    def route_fields(self, route: Route, number: int) -> dict[str, Any]:
+        """Return the metadata of a new session: its number is the next one of its agent and sender."""
+        return {"agent": route.agent, "sender": route.sender}
 
     def recognises(self, path: str, head: bytes) -> Match:
         """Return whether a file begins with a metadata line, or has lost it and is named as CrabTalk does."""

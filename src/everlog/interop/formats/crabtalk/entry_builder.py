@@ -27,7 +27,7 @@ from everlog.log.line_codec import replace_surrogates
 from everlog.model import AnyRecord, Compaction, Event, File, Image, Message, OtherBlock
 
 _DEFAULT_AGENT = "crab"
-_IGNORED_KEYS = ("source", "model", "chat", "cwd")  # that the files do not need to hold
+_IGNORED_KEYS = ("source", "model", "chat", "cwd", "cronJobId")  # that the files do not need to hold
 
 
 def encode_record(state: TailState, log: MirrorLog, record: AnyRecord, losses: Losses = REFUSAL) -> FileEdit:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from everlog.identity.key_text import normalize
+from everlog.interop.formats.format_types import SessionNames
 from everlog.interop.formats.rust_alphanumeric import is_alphanumeric
+from everlog.model import pair
+from everlog.ports import Route
 
 MAX_STEM_BYTES = 255 - len(".jsonl")
 _MAX_NEW_STEM = 255 - len("_part2.jsonl")  # shorter, so that names derived from it fit too
@@ -89,3 +94,24 @@ def file_name(agent: str, sender: str, chat: int, title: str) -> str:
 
 def _truncate_bytes(text: str, max_bytes: int) -> str:
     return text.encode("utf-8", "replace")[: max(max_bytes, 0)].decode("utf-8", "ignore")
+
+
+# --- the session of a message
+
+
+def thread(route: Route) -> str:
+    """Return the pair that a session belongs to."""
+    return pair(route.agent, route.sender)
+
+
+def find_session(route: Route, sessions: Sequence[SessionNames]) -> str | None:
+    """Return the latest session of an agent and a sender: that with the highest number.
+
+    A sender whose name differs in case only is the same one, unless there is one with exactly this name.
+    CrabTalk compares what is left of a name in the file's: `tg:1` and `tg-1` are two senders here.
+    """
+    own = [session for session in sessions if session.agent == route.agent]
+    same = [session for session in own if session.sender == route.sender]
+    same = same or [session for session in own if normalize(session.sender) == normalize(route.sender)]
+    latest = max(same, key=lambda session: (session.chat or 0, session.modified_ns), default=None)
+    return None if latest is None else latest.id

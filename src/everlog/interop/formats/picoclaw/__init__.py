@@ -20,8 +20,17 @@ from everlog.interop.formats.picoclaw.entry_builder import build_session, encode
 from everlog.interop.formats.picoclaw.export import PicoClawExport
 from everlog.interop.formats.picoclaw.history_edits import reclaim_lines
 from everlog.interop.formats.picoclaw.lines import MAX_READABLE_BYTES, NAME, PICOCLAW_KEYS, lowercase_keys
-from everlog.interop.formats.picoclaw.meta_file import is_stem
+from everlog.interop.formats.picoclaw.meta_file import is_stem, parse_meta
+from everlog.interop.formats.picoclaw.names import (
+    find_holder,
+    find_session,
+    promotable,
+    route_changes,
+    route_fields,
+    unnamed_fields,
+)
 from everlog.interop.formats.picoclaw.reader import PicoClawReader
+from everlog.ports import Route
 
 
 class PicoClawFormat(ForeignFormat):
@@ -35,12 +44,27 @@ class PicoClawFormat(ForeignFormat):
     METADATA_LOCATION = "file"
     LINE_BYTES = MAX_READABLE_BYTES
     IS_REWRITTEN = True
+    DEFAULT_AGENT = "main"
     is_id = staticmethod(is_stem)
+    find_holder = staticmethod(find_holder)
+    find_session = staticmethod(find_session)
+    route_fields = staticmethod(route_fields)
+    route_changes = staticmethod(route_changes)
+    promotable = staticmethod(promotable)
+    unnamed_fields = staticmethod(unnamed_fields)
     encode_record = staticmethod(encode_record)
     encode_metadata = staticmethod(encode_metadata)
     name_fields = staticmethod(name_fields)
     build_session = staticmethod(build_session)
     reclaim_lines = staticmethod(reclaim_lines)
+
+    def is_damaged_metadata(self, data: bytes) -> bool:
+        """Return whether PicoClaw could not read this metadata file."""
+        return parse_meta(data) is None
+
+    def thread(self, route: Route) -> str:
+        """Return the key: a name that came with the message is only an alias."""
+        return route.key
 
     def recognises(self, path: str, head: bytes) -> Match:
         """Return whether a file has messages that only PicoClaw writes, or is named like its keys."""
