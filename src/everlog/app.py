@@ -231,12 +231,15 @@ def _open_foreign(location: Location, home: Path, settings: Settings, progress: 
             hint="our own files must be elsewhere: set EVERLOG_HOME, or give another --home",
         )
     _check_home(home)
-    derived = home / "live" / sha256(os.fsencode(real)).hexdigest()[:16]
+    name = sha256(os.fsencode(real)).hexdigest()[:16]
+    derived, companions = home / "live" / name, home / "companion" / name
     for path in (home, home / "live", derived):  # a parent made on the way would be open to others
         _make_directory(path)
-    # A mirror has no limits of its own: those of the foreign format apply.
+    # Neither has limits of its own: those of the foreign format apply.
     session = replace(settings.session, total_bytes=0, line_bytes=1 << 40)
-    mirror = FileStore(derived, replace(settings, session=session))
+    companion_store = FileStore(companions, replace(settings, session=session))
+    # A mirror is derived: what a power cut takes of it is read again.
+    mirror = FileStore(derived, replace(settings, session=replace(session, durability="os")))
     formats = load_formats(*(FORMATS if location.format == locations.AUTO else (location.format,)))
 
     def archive_files(paths: Sequence[Path]) -> object:
@@ -244,7 +247,16 @@ def _open_foreign(location: Location, home: Path, settings: Settings, progress: 
 
         return copy(home, paths)
 
-    return ForeignStore(real, formats, mirror, derived, back_up=archive_files, settings=settings, progress=progress)
+    return ForeignStore(
+        real,
+        formats,
+        mirror,
+        derived,
+        companion_store=companion_store,
+        back_up=archive_files,
+        settings=settings,
+        progress=progress,
+    )
 
 
 def _join_stores(port: ports.Store, home: Path, settings: Settings, progress: Progress | None) -> ports.Store:

@@ -186,6 +186,7 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked):
             parts = mirror.files.remove()
         with self._mutex:
             self._mirrors.pop(session, None)
+        mirror.companion.delete()
         self._mirror_store.delete(mirror.session)
         self._index.drop(session)
         self._catalogue.rescan()
@@ -237,13 +238,14 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked):
         return self._catalogue.has_seen(session)
 
     def _unfinished_rows(self, criteria: Filter) -> Iterator[SessionRow]:
-        """Yield the sessions with unfinished turns, which only mirrors know."""
-        sessions = {mirror_key(row): name for name, row in self._catalogue.sessions().items()}
+        """Yield the sessions with unfinished turns, which only companions know."""
+        self._adopt_old_mirrors()
+        sessions = {mirror_key(row): (name, row) for name, row in self._catalogue.sessions().items()}
         matches = matcher(criteria)
-        for mirror_row in self._mirror_store.list(Filter(unfinished=True), limit=MAX_PAGE):
-            session = sessions.get(mirror_row.metadata.key or "")
-            if session is not None:
-                row = SessionRow(self.metadata(session), mirror_row.bytes, mirror_row.parts)
+        for unfinished in self._companion_store.list(Filter(unfinished=True), limit=MAX_PAGE):
+            name, found = sessions.get(unfinished.metadata.key or "", ("", None))
+            if found is not None:
+                row = replace(found.session_row(name), metadata=self.metadata(name))
                 if matches(row):
                     yield row
 
@@ -385,7 +387,10 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked):
                     mirror.unsaved_seconds = 0.0
                 except EverlogError as error:
                     self.reports.append(f"the uptime of {session} was not saved: {error.message}")
+            with suppress(EverlogError):  # they tell nothing that the file or an event does not
+                mirror.companion.flush()
         self._mirror_store.close()
+        self._companion_store.close()
         self._index.close()
         self._catalogue.close()
 

@@ -7,11 +7,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from everlog.errors import EverlogError, InvalidIdError, LogDamagedError, NotFoundError, SessionBusyError
 from everlog.ids import is_name
+from everlog.interop.foreign.companion import Companion
+from everlog.interop.foreign.companion_adoption import adopt_mirrors
 from everlog.interop.foreign.foreign_catalogue import ForeignCatalogue, Progress
 from everlog.interop.foreign.foreign_index import ForeignIndex, SessionRecords, SessionSource
 from everlog.interop.foreign.mirrored_session import Mirror
@@ -27,14 +29,15 @@ from everlog.stores.process_fork import register_fork_hooks
 from everlog.stores.rules import no_session
 from everlog.stores.store_verbs import StoreVerbs
 
+_ADOPTION_LOCK = "the adoption of mirrors"  # names a lock file: must not change
 LOCK_TIMEOUT = 5.0  # seconds that another writer may hold a session
 
 
 class SessionOpener(StoreVerbs):
     """The sessions of one foreign directory, each opened when it is needed.
 
-    `home` is our directory for derived files; `mirror_store` is a store in it. `back_up` copies
-    files that are about to lose lines.
+    `home` is our directory for derived files; `mirror_store` is a store in it. `companion_store` has
+    what the files cannot hold. `back_up` copies files that are about to lose lines.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class SessionOpener(StoreVerbs):
         mirror_store: Store,
         home: Path,
         *,
+        companion_store: Store,
         back_up: Callable[[Sequence[Path]], object],
         settings: Settings | None = None,
         clock: Callable[[], float] = time.time,
@@ -53,6 +57,7 @@ class SessionOpener(StoreVerbs):
         self._root = root
         self._formats = tuple(formats)
         self._mirror_store = mirror_store
+        self._companion_store = companion_store
         self._home = home
         self._back_up = back_up
         with disk.map_errors(f"creating {home}"):
@@ -68,6 +73,7 @@ class SessionOpener(StoreVerbs):
             include_tools=self._tool_output,
         )
         self._locks: dict[str, threading.Lock] = {}
+        self._has_adopted = False
         register_fork_hooks(in_child=self._after_fork_in_child)
 
     def _after_fork_in_child(self) -> None:
@@ -95,6 +101,7 @@ class SessionOpener(StoreVerbs):
     @contextmanager
     def _locked_mirror(self, session: str) -> Iterator[Mirror]:
         """Lock a session and give its mirror, up to date. SessionBusyError after LOCK_TIMEOUT."""
+        self._adopt_old_mirrors()
         row = self._find_row(session)
         with self._mutex:
             lock = self._locks.setdefault(session, threading.Lock())
@@ -116,12 +123,32 @@ class SessionOpener(StoreVerbs):
                     self._catalogue.rescan()
                     if isinstance(error, LogDamagedError):  # the file itself is intact
                         self.reports.append(f"{error.message}; it is rebuilt from the file")
-                        _create_mirror(self._mirror_store, row)
+                        self._replace_mirror(row)
                     mirror = self._open_mirror(session)
                     mirror.catch_up()
                 yield mirror
         finally:
             lock.release()
+
+    def _replace_mirror(self, row: TranscriptRow) -> None:
+        old = self._find_mirror(row)
+        _create_mirror(self._mirror_store, row)
+        if old is not None:
+            with suppress(EverlogError):  # a turn has its lease: it is removed later
+                self._mirror_store.delete(old)
+
+    def _adopt_old_mirrors(self) -> None:
+        """Adopt what only the mirrors of earlier versions have into the companions, once."""
+        mark = self._home / "adopted"
+        if self._has_adopted or mark.exists():
+            return
+        try:
+            with self._file_lock(_ADOPTION_LOCK), disk.map_errors(f"writing {mark}"):
+                adopt_mirrors(self._mirror_store, self._companion_store)
+                mark.touch(mode=0o600)
+            self._has_adopted = True
+        except EverlogError as error:
+            self.reports.append(f"the mirrors of {self._root} are not adopted yet: {error.message}")
 
     def _open_mirror(self, session: str, row: TranscriptRow | None = None) -> Mirror:
         row = row or self._find_row(session)
@@ -131,7 +158,8 @@ class SessionOpener(StoreVerbs):
                 return cached
         format, files = self._format(row.format), self._catalogue.files(row)
         mirrored = _create_mirror(self._mirror_store, row, unless_held=True)
-        mirror = Mirror(row.name, files, format, self._mirror_store, mirrored)
+        companion = self._companion(row)
+        mirror = Mirror(row.name, files, format, companion=companion, store=self._mirror_store, session=mirrored)
         with self._mutex:
             self._mirrors[session] = mirror
             mirror.turns = self._turns.setdefault(session, new_turns())
@@ -182,9 +210,13 @@ class SessionOpener(StoreVerbs):
         """Read a session into memory, as its mirror would be."""
         store = InMemoryStore(Settings(session=SessionSettings(total_bytes=0, line_bytes=1 << 40)))
         session = _create_mirror(store, row)
-        mirror = Mirror(row.name, self._catalogue.files(row), self._format(row.format), store, session)
+        files, format = self._catalogue.files(row), self._format(row.format)
+        mirror = Mirror(row.name, files, format, companion=self._companion(row), store=store, session=session)
         mirror.catch_up()
         return SessionRecords(mirror.metadata, lambda after: store.read(session, after=after))
+
+    def _companion(self, row: TranscriptRow) -> Companion:
+        return Companion(self._companion_store, mirror_key(row), row.format)
 
     def _current_mirror(self, session: str) -> Mirror:
         with self._locked_mirror(session) as mirror:
