@@ -236,9 +236,9 @@ def _open_foreign(location: Location, home: Path, settings: Settings, progress: 
         )
     _check_home(home)
     name = sha256(os.fsencode(real)).hexdigest()[:16]
-    derived, companion = home / "live" / name, home / "companion" / name
+    derived, companions = home / "live" / name, home / "companion" / name
     formats = load_formats(*(FORMATS if location.format in ("", locations.AUTO) else (location.format,)))
-    # A mirror has no limits of its own: those of the foreign format apply.
+    # Neither has limits of its own: those of the foreign format apply.
     session = replace(settings.session, total_bytes=0, line_bytes=1 << 40)
 
     def archive_files(paths: Sequence[Path]) -> object:
@@ -247,12 +247,16 @@ def _open_foreign(location: Location, home: Path, settings: Settings, progress: 
         return copy(home, paths)
 
     def open_files(root: Path, derived: Path) -> ForeignStore:
+        # Legacy documents are shown only; what is written goes into the files that they become.
+        directory = companions if root == real else derived / "companion"
         return ForeignStore(
             root,
             formats,
-            FileStore(derived, replace(settings, session=session)),
+            # A mirror is derived: what a power cut takes of it is read again.
+            FileStore(derived, replace(settings, session=replace(session, durability="os"))),
             derived,
-            companion=companion,
+            companion=directory,
+            companion_store=FileStore(directory, replace(settings, session=session)),
             detects_format=not location.format,
             back_up=archive_files,
             settings=settings,

@@ -25,6 +25,7 @@ from everlog.model import AnyRecord, Compaction, assistant, user
 from everlog.ports import Reporting
 from everlog.session import Store
 from everlog.stores.file.file_store import FileStore
+from everlog.stores.in_memory import InMemoryStore
 from everlog.testing.foreign_store_suite import open_foreign_store
 from tests.foreign.foreign_directories import SESSIONS, cersei_file, crabtalk_file, made, picoclaw_files
 
@@ -72,7 +73,9 @@ class Failing(FileStore):
 def on_failing(root: Path, home: Path, dialect: Any, full: Sequence[int]) -> Iterator[tuple[Store, Failing]]:
     mirror = Failing(home)
     mirror.full = full
-    with Store(ForeignStore(root, [dialect], mirror, home, back_up=lambda paths: None)) as store:
+    with Store(
+        ForeignStore(root, [dialect], mirror, home, companion_store=InMemoryStore(), back_up=lambda paths: None)
+    ) as store:
         yield store, mirror
 
 
@@ -144,7 +147,9 @@ def test_what_a_program_writes_while_lines_are_reclaimed_is_kept(tmp_path: Path)
             opened.write(line)
 
     mirror = FileStore(tmp_path / "home")
-    with Store(ForeignStore(root, [picoclaw], mirror, tmp_path / "home", back_up=keep)) as store:
+    with Store(
+        ForeignStore(root, [picoclaw], mirror, tmp_path / "home", companion_store=InMemoryStore(), back_up=keep)
+    ) as store:
         session = store.session("agent_main_main")
         session.append(Compaction(first_kept_seq=2, summary="They greeted."))
         with pytest.raises(ConflictError, match="by another program"):

@@ -103,7 +103,16 @@ class Views:
     def _open_fresh(self) -> Store:
         self._homes += 1
         home = self._top / f"home-{self._homes}"
-        return Store(ForeignStore(self.file.path.parent, [self.format], InMemoryStore(), home, back_up=list))
+        return Store(
+            ForeignStore(
+                self.file.path.parent,
+                [self.format],
+                InMemoryStore(),
+                home,
+                companion_store=InMemoryStore(),
+                back_up=list,
+            )
+        )
 
     def apply(self, kind: str, first: int, second: int) -> None:
         """Let one thing happen, to the file or to the store that follows it."""

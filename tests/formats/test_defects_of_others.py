@@ -47,6 +47,7 @@ from everlog.ports import Request
 from everlog.session import Session, Store
 from everlog.settings import CompactionSettings, DispatchRule, DispatchWhen
 from everlog.stores.file.file_store import FileStore
+from everlog.stores.in_memory import InMemoryStore
 from everlog.testing import FakeClock, ScriptedModel
 from everlog.wire.events import CompactEnd, MessageComplete, RunEvent
 from tests.archive.trees import restored, tree
@@ -878,7 +879,15 @@ def test_a_clock_that_goes_back_two_hours_changes_no_order(tmp_path: Path) -> No
     clock = FakeClock()
     (dialect,) = load_formats("cersei")
     home = tmp_path / "home"
-    port = ForeignStore(place.root, [dialect], FileStore(home), home, back_up=lambda paths: None, clock=clock)
+    port = ForeignStore(
+        place.root,
+        [dialect],
+        FileStore(home),
+        home,
+        companion_store=InMemoryStore(),
+        back_up=lambda paths: None,
+        clock=clock,
+    )
     with Store(port) as store:
         session = store.session("s-1")
         for number in range(6):

@@ -111,6 +111,16 @@ class Database:
                     cursor.execute("PRAGMA synchronous = NORMAL")
                 cursor.close(True)
 
+    def truncate_log(self) -> None:
+        """Move everything from the write-ahead log into the file, and empty the log.
+
+        What was deleted is overwritten in the file by then, but the log may still have it.
+        """
+        with self._lock, self._map_errors():
+            busy, *_ = self._current_connection().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() or (0,)
+        if busy:
+            self._report(f"{self._path}-wal may have deleted text until the next deletion: another process reads it")
+
     def change_stamp(self) -> tuple[int, int, int]:
         """Return a value that differs after every change, by any process."""
         with self._lock, self._map_errors():

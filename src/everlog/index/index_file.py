@@ -13,7 +13,7 @@ import apsw
 
 from everlog.errors import StoreFailedError
 
-VERSION = 7
+VERSION = 8
 MIN_ROOM = 1 << 18  # bytes that must be free
 LOCK_TIMEOUT = 5.0  # seconds to wait for another process
 _RETRY_PAUSE = 0.002
@@ -68,11 +68,14 @@ SCHEMA = (
     f"""CREATE VIRTUAL TABLE word USING fts5(summary, title, user, assistant, tool, grams,
         content = 'passage_column', content_rowid = 'id',
         tokenize = "{TOKENIZER}")""",
-    """CREATE VIRTUAL TABLE inside USING fts5(names, content = '', contentless_delete = 1,
-        tokenize = 'trigram')""",
+    "CREATE VIRTUAL TABLE inside USING fts5(names, content = '', tokenize = 'trigram')",
+    "CREATE VIRTUAL TABLE word_term USING fts5vocab(word, 'instance')",
     "INSERT INTO fact VALUES ('passages', 0)",
     # Bytes of words that are buffered in memory: almost twice as fast.
     "INSERT INTO word (word, rank) VALUES ('hashsize', 67108864)",
+    # A deletion removes the words themselves, and does not only hide them.
+    "INSERT INTO word (word, rank) VALUES ('secure-delete', 1)",
+    "INSERT INTO inside (inside, rank) VALUES ('secure-delete', 1)",
 )
 
 
@@ -171,6 +174,7 @@ def _enable_wal(connection: apsw.Connection) -> object:
 def prepare(connection: apsw.Connection) -> apsw.Connection:
     """Set the pragmas, one per call, and create the tables if the file is empty."""
     connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA secure_delete = ON")  # deleted text is overwritten
     connection.execute("PRAGMA cache_size = -32000")  # kB, for searches
     if _fetch_value(connection, "PRAGMA synchronous") != 1:
         raise IndexUnusableError("the index does not accept its pragma settings")

@@ -7,6 +7,7 @@ a store in a process, so that the mark of a dead process is checked once and the
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ _UPSERT = """INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
     title = excluded.title, active = excluded.active, bytes = excluded.bytes,
     parts = excluded.parts, unfinished = excluded.unfinished, metadata = excluded.metadata"""
 APPEND_LOCK_TIMEOUT = 0.1  # seconds; an append must not wait for listings
+_DROPPED_AT_ONCE = 200  # passages; to remove their words takes milliseconds each
+_PAUSE = 0.1  # seconds after that many: SQLite lets others in when they ask, which is as often
 _COLUMNS = "metadata, bytes, parts"
 
 
@@ -83,15 +86,27 @@ class SessionIndex:
         return True
 
     def drop(self, sessions: Iterable[str]) -> None:
-        """Delete all rows of sessions."""
-        from everlog.index.search.fts5 import drop_session  # noqa: PLC0415 - a listing needs no search
+        """Delete all rows of sessions with their text, so that no file has it any more."""
+        from everlog.index.search import fts5  # noqa: PLC0415 - a listing needs no search
 
-        with self.database.write_transaction() as cursor:
-            for session in sessions:
-                for table in ("session", "name", "mark"):
-                    cursor.execute(f"DELETE FROM {table} WHERE id = ?", (session,))
-                drop_session(cursor, session)
-                usage_rows.drop(cursor, session)
+        has_passages = False
+        for session in sessions:
+            count = _DROPPED_AT_ONCE
+            while count == _DROPPED_AT_ONCE:
+                with self.database.write_transaction() as cursor:
+                    count = fts5.drop_passages(cursor, session, _DROPPED_AT_ONCE)
+                    if count < _DROPPED_AT_ONCE:
+                        for table in ("session", "name", "mark"):
+                            cursor.execute(f"DELETE FROM {table} WHERE id = ?", (session,))
+                        usage_rows.drop(cursor, session)
+                has_passages = has_passages or count > 0
+                if count == _DROPPED_AT_ONCE:
+                    time.sleep(_PAUSE)
+        if has_passages:  # FTS5 writes its changes at the end of a transaction
+            with self.database.write_transaction() as cursor:
+                if fts5.has_deleted_words(cursor):
+                    fts5.optimize(cursor)
+        self.database.truncate_log()
 
     def get(self, session: str) -> SessionRow | None:
         """Return the row of a session; None if it has none."""

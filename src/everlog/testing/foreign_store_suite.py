@@ -357,8 +357,11 @@ class ForeignStoreConformance:
 
 
 def open_foreign_store(root: Path, home: Path, *formats: ForeignFormat) -> Store:
-    """Open a store on a foreign directory, with its derived data in `home`."""
-    return Store(ForeignStore(root, formats, FileStore(home), home, back_up=lambda paths: None))
+    """Open a store on a foreign directory, with its derived data and its companions in `home`."""
+    companions = FileStore(home / "companion")
+    return Store(
+        ForeignStore(root, formats, FileStore(home), home, companion_store=companions, back_up=lambda paths: None)
+    )
 
 
 def _append_ten(work: tuple[str, str, ForeignFormat, str, int]) -> None:

@@ -33,6 +33,7 @@ from everlog.ports import Query
 _ADD_WORDS = {kind: f"INSERT INTO word (rowid, {kind}, grams) VALUES (?, ?, ?)" for kind in KINDS}
 # An external-content FTS5 table must be given the old values.
 _REMOVE_WORDS = {kind: f"INSERT INTO word (word, rowid, {kind}, grams) VALUES ('delete', ?, ?, ?)" for kind in KINDS}
+_REMOVE_NAMES = "INSERT INTO inside (inside, rowid, names) VALUES ('delete', ?, ?)"
 _ADD_PASSAGES = "UPDATE fact SET value = value + ? WHERE key = 'passages'"
 _COLUMN_NUMBER = "".join(f" WHEN '{kind}' THEN {number}" for number, kind in enumerate(KINDS))
 _SEQ_BITS = 24  # low bits of a row's number, for the seq
@@ -275,23 +276,49 @@ def _insert_passages(cursor: Any, rows: Sequence[Row]) -> None:
     cursor.execute(_ADD_PASSAGES, (len(rows),))
 
 
-def _remove_passages(cursor: Any, number: int, first: int, last: int, condition: str = "1") -> None:
-    selection = f"SELECT id, kind, text, grams FROM passage WHERE id BETWEEN ? AND ? AND {condition}"
-    rows = cursor.execute(selection, (_row_id(number, first), _row_id(number, last))).fetchall()
+def _remove_passages(cursor: Any, number: int, first: int, last: int, condition: str = "1", *, limit: int = -1) -> int:
+    """Remove passages of a session with their words; return how many there were."""
+    selection = f"SELECT id, kind, text, grams FROM passage WHERE id BETWEEN ? AND ? AND {condition} LIMIT ?"
+    rows = cursor.execute(selection, (_row_id(number, first), _row_id(number, last), limit)).fetchall()
     for row, kind, text, pairs in rows:
         cursor.execute(_REMOVE_WORDS[kind], (row, text, pairs))
         cursor.execute("DELETE FROM passage WHERE id = ?", (row,))
-        cursor.execute("DELETE FROM inside WHERE rowid = ?", (row,))
+        if names := identifiers(text):
+            cursor.execute(_REMOVE_NAMES, (row, names))
     cursor.execute(_ADD_PASSAGES, (-len(rows),))
+    return len(rows)
 
 
 def _row_id(number: int, seq: int) -> int:
     return (number << _SEQ_BITS) | min(seq, _MAX_SEQ)
 
 
-def drop_session(cursor: Any, session: str) -> None:
-    """Delete the passages of a session."""
+def drop_passages(cursor: Any, session: str, limit: int) -> int:
+    """Delete passages of a session, at most so many; return how many there were."""
     row = cursor.execute("SELECT number FROM taken WHERE session = ?", (session,)).fetchone()
-    if row is not None:
-        _remove_passages(cursor, row[0], 0, _MAX_SEQ)
+    if row is None:
+        return 0
+    count = _remove_passages(cursor, row[0], 0, _MAX_SEQ, limit=limit)
+    if count < limit:
         cursor.execute("DELETE FROM taken WHERE session = ?", (session,))
+    return count
+
+
+def has_deleted_words(cursor: Any) -> bool:
+    """Return whether the index still has a word that is in no passage any more.
+
+    FTS5 removes the words of deleted passages from its pages. But the tree above the pages has the
+    beginnings of some words, as far as it needs them; rarely a whole one, where a merge was resumed.
+    """
+    beginnings = cursor.execute("SELECT DISTINCT substr(term, 2) FROM word_idx WHERE length(term) > 4").fetchall()
+    for (beginning,) in beginnings:
+        text = bytes(beginning).decode("utf-8", "ignore")
+        following = cursor.execute("SELECT term FROM word_term WHERE term >= ? LIMIT 1", (text,)).fetchone()
+        if following is None or not following[0].startswith(text):
+            return True
+    return False
+
+
+def optimize(cursor: Any) -> None:
+    """Write the index of the words anew."""
+    cursor.execute("INSERT INTO word (word) VALUES ('optimize')")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
@@ -225,6 +225,7 @@ class ForeignStore(SessionLookup, Reporting, Reclaimable, DirectoryBacked, Permi
             parts = mirror.files.remove()
         with self._mutex:
             self._mirrors.pop(session, None)
+        mirror.companion.delete()
         self._mirror_store.delete(mirror.session)
         self._index.drop(session)
         self._catalogue.rescan()
@@ -288,13 +289,14 @@ class ForeignStore(SessionLookup, Reporting, Reclaimable, DirectoryBacked, Permi
         return self._catalogue.has_seen(session)
 
     def _unfinished_rows(self, criteria: Filter) -> Iterator[SessionRow]:
-        """Yield the sessions with unfinished turns, which only mirrors know."""
-        sessions = {mirror_key(row): name for name, row in self._catalogue.sessions().items()}
+        """Yield the sessions with unfinished turns, which only companions know."""
+        self._adopt_old_mirrors()
+        sessions = {mirror_key(row): (name, row) for name, row in self._catalogue.sessions().items()}
         matches = matcher(criteria)
-        for mirror_row in self._mirror_store.list(Filter(unfinished=True), limit=MAX_PAGE):
-            session = sessions.get(mirror_row.metadata.key or "")
-            if session is not None:
-                row = SessionRow(self.metadata(session), mirror_row.bytes, mirror_row.parts)
+        for unfinished in self._companion_store.list(Filter(unfinished=True), limit=MAX_PAGE):
+            name, found = sessions.get(unfinished.metadata.key or "", ("", None))
+            if found is not None:
+                row = replace(found.session_row(name), metadata=self.metadata(name))
                 if matches(row):
                     yield row
 
@@ -380,7 +382,10 @@ class ForeignStore(SessionLookup, Reporting, Reclaimable, DirectoryBacked, Permi
                     mirror.unsaved_seconds = 0.0
                 except EverlogError as error:
                     self.reports.append(f"the uptime of {session} was not saved: {error.message}")
+            with suppress(EverlogError):  # they tell nothing that the file or an event does not
+                mirror.companion.flush()
         self._mirror_store.close()
+        self._companion_store.close()
         self._index.close()
         self._catalogue.close()
 

@@ -1,4 +1,4 @@
-"""Following one foreign session into the native session that mirrors it.
+"""Following one foreign session and its companion into the native session that mirrors them.
 
 `catch_up` reads the lines that were added to the file since the last time and appends their records
 to the mirror, a few lines at a time. A file that was rewritten is read again from its start. If its
@@ -15,8 +15,10 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from everlog.errors import LogDamagedError, NotFoundError, StoreFullError
+from everlog.interop.foreign.companion import Companion, event_id
+from everlog.interop.foreign.companion_merge import CompanionMerge
 from everlog.interop.foreign.foreign_files import ForeignFiles
-from everlog.interop.foreign.mirrored_items import MirroredItems, hidden_seqs, queued_messages
+from everlog.interop.foreign.mirrored_items import MirroredItems, hidden_seqs
 from everlog.interop.foreign.origin_marks import (
     Checkpoint,
     checkpoint_of,
@@ -82,10 +84,13 @@ class _UnlimitedStore:
 class MirrorFollower:
     """A session in its foreign file, and the native session that mirrors it."""
 
-    def __init__(self, name: str, files: ForeignFiles, format: ForeignFormat, store: Store, session: str) -> None:
+    def __init__(
+        self, name: str, files: ForeignFiles, format: ForeignFormat, *, companion: Companion, store: Store, session: str
+    ) -> None:
         self.name = name  # its id in its format
         self.files = files
         self.format = format
+        self.companion = companion
         self.session = session  # id of the mirror in the native store
         self._store = store
         self._checkpoint = Checkpoint()
@@ -93,6 +98,8 @@ class MirrorFollower:
         self._last_seq = 0
         self._marker_seq = 0
         self._summary_id = ""  # of the newest summary, its id in the file
+        self._last_message = ""  # id in the file of the newest message or summary
+        self._pending = CompanionMerge(())  # what the companion has and the mirror has not
         self._ids: dict[str, int] = {}  # of the newest records: id here and in the file → seq
         self._hidden: set[int] = set()  # by a branch of the file, since they were last taken
         self._loaded = False
@@ -109,7 +116,7 @@ class MirrorFollower:
         if self._is_damaged:
             raise LogDamagedError(f"the mirror of {self.name} is damaged", session=self.name)
         signature = self.files.signature()
-        if signature != self._signature:
+        if signature != self._signature or self.companion.last_seq() > self._checkpoint.companion:
             self._follow(signature)
             self._signature = signature
 
@@ -125,7 +132,8 @@ class MirrorFollower:
         which take the place of what is read.
         """
         transcript = self.files.info(self.name)
-        native_records = native_records or queued_messages(self._store, self.session)
+        native_records = native_records or {}
+        self._pending = self._read_companion()
         is_unchanged = self.files.is_unchanged_before(self._checkpoint.position, self._checkpoint.stamps, stamps)
         self._checkpoint = replace(self._checkpoint, stamps=stamps)
         if not is_unchanged:
@@ -145,12 +153,14 @@ class MirrorFollower:
                 self._follow_whole(transcript, until, native_records)
                 return
             reached = replace(checkpoint, position=new_lines.position, state=followed.state)
+            is_end = batch_size is None or len(batch) < batch_size
             if checkpoint.position != START_POSITION and len(followed.items) <= BATCH:
-                records = self._records(followed.items, native_records=native_records)
-                self._append_to_mirror(list(records), reached)
+                items = self._pending.place(followed.items, is_end=is_end)
+                records = list(self._records(items, native_records=native_records))
+                self._append_to_mirror(records, replace(reached, companion=self._pending.reached))
             else:  # an earlier first read may have been interrupted: some may be stored already
-                self._merge(followed.items, reached, native_records)
-            if batch_size is None or len(batch) < batch_size:
+                self._merge(followed.items, reached, native_records, is_end=is_end)
+            if is_end:
                 return
 
     def _follow_whole(
@@ -160,6 +170,22 @@ class MirrorFollower:
         followed = self.format.read_all(lines, transcript)
         reached = replace(self._checkpoint, position=lines.position, state=followed.state)
         self._merge(followed.items, reached, native_records, whole=True)
+
+    def _read_companion(self) -> CompanionMerge:
+        """Return the records of the companion that the mirror does not have."""
+        entries = list(self.companion.read(self._checkpoint.companion))
+        if entries and self._last_seq:
+            # A crash may have kept records in the mirror whose checkpoint was lost.
+            events = (entry for entry in self._store.read(self.session) if isinstance(entry, Event))
+            stored = {event_id(self.session, event) for event in events}
+            entries = [entry for entry in entries if entry.message or entry.event.id not in stored]
+        last_message = self.last_message()
+        return CompanionMerge(
+            entries,
+            self._checkpoint.companion,
+            self.companion.last_seq(),
+            lambda file_id: file_id == last_message or file_id in self._ids,
+        )
 
     def _needs_whole_file(self, item: ConversationItem) -> bool:
         """Return whether an item is there already, changes what is hidden, or removes the summary."""
@@ -214,7 +240,9 @@ class MirrorFollower:
             if entry_id:
                 self._ids[entry_id] = entry.seq
         if isinstance(entry, Event) and entry.kind == REREAD:
-            self._ids, self._summary_id = {}, ""
+            self._ids, self._summary_id, self._last_message = {}, "", ""
+        if isinstance(entry, Message | Compaction):
+            self._last_message = id_in_file(entry) or entry.id
         if len(self._ids) > 4 * RETRY_WINDOW:
             oldest = self._last_seq - RETRY_WINDOW
             self._ids = {entry_id: seq for entry_id, seq in self._ids.items() if seq > oldest}
@@ -232,7 +260,9 @@ class MirrorFollower:
         if any(isinstance(entry, Compaction) and entry.first_kept_seq <= 1 for entry in entries):
             raise LogDamagedError(f"the mirror of {self.name} has a summary that no rewind undoes", session=self.name)
         old = self._checkpoint
-        checkpoint = Checkpoint(generation=old.generation + 1, rewrites=old.rewrites + 1, stamps=old.stamps)
+        checkpoint = Checkpoint(
+            generation=old.generation + 1, rewrites=old.rewrites + 1, stamps=old.stamps, companion=old.companion
+        )
         self._summary_id = ""
         if self._last_seq:
             self._append_to_mirror([Event(kind=REREAD), Rewind(to_seq=0)], checkpoint)
@@ -245,6 +275,7 @@ class MirrorFollower:
         native_records: Mapping[str, AnyRecord],
         *,
         whole: bool = False,
+        is_end: bool = True,
     ) -> None:
         """Store the items that are not stored yet; `whole`: they are all items of the session."""
         mirrored = MirroredItems(self._store.read(self.session))
@@ -257,10 +288,12 @@ class MirrorFollower:
             items = mirrored.hide_dropped(items, f"{self._last_seq}")
         stored = ImportTarget(cast("Store", _UnlimitedStore(self._store)), self.session, id_in_file)
         try:
-            renamed = [with_generation(item, checkpoint.generation, mirrored.ids) for item in items]
+            placed = self._pending.place(items, is_end=is_end)
+            renamed = [self._rename(item, checkpoint.generation, mirrored.ids) for item in placed]
+            checkpoint = replace(checkpoint, companion=self._pending.reached)
             for item in hide_before_summaries(self.name, renamed) if whole else renamed:
                 if isinstance(item, Message):
-                    native = native_records.get(id_in_file(item) or item.id)
+                    native = self._find_native(item, id_in_file(item) or item.id, native_records)
                     item = native if isinstance(native, Message) else item
                 stored.add(item)
             stored.flush(lambda record: with_checkpoint(record, checkpoint))
@@ -269,6 +302,17 @@ class MirrorFollower:
         self._loaded = False
         self._refresh()
         self._checkpoint = checkpoint  # newer than the one in the mirror if nothing was stored
+
+    def _rename(
+        self, item: ConversationItem, generation: int, ids: Mapping[str, str] | None = None
+    ) -> ConversationItem:
+        """Give an item of a file that was read again an id of its own; those of the companion keep theirs."""
+        return item if item.id in self._pending.event_ids else with_generation(item, generation, ids)
+
+    def _find_native(self, item: Message, file_id: str, native_records: Mapping[str, AnyRecord]) -> AnyRecord | None:
+        """Return the message that was appended here as this item of the file."""
+        noted = self._pending.find_message(item, file_id)
+        return native_records.get(file_id, noted)
 
     def _can_follow(self, items: Sequence[ConversationItem], mirrored: MirroredItems) -> bool:
         """Return whether the mirror can become the whole session by further records.
@@ -287,7 +331,7 @@ class MirrorFollower:
         new_seqs: dict[str, int] = {}
         seq = self._last_seq + pending
         for item in items:
-            renamed = with_generation(item, self._checkpoint.generation)
+            renamed = self._rename(item, self._checkpoint.generation)
             if isinstance(renamed, Summary):
                 first = [renamed.first_kept] if renamed.first_kept is not None else []
                 kept_seq = [*self._seqs(first, new_seqs).values(), seq + 2][0]
@@ -305,8 +349,11 @@ class MirrorFollower:
                 yield with_mark_of(renamed, Tombstone(id=renamed.id, deletes=seqs, timestamp=renamed.timestamp))
             elif renamed.id in new_seqs or renamed.id in self._ids:
                 continue  # a duplicate id: the first item counts
+            elif isinstance(item, Message):
+                assert isinstance(renamed, Message)
+                yield self._find_native(renamed, item.id, native_records or {}) or renamed
             else:
-                yield (native_records or {}).get(item.id, renamed)
+                yield renamed
             seq += 1
             new_seqs[renamed.id] = seq
 
@@ -346,7 +393,7 @@ class MirrorFollower:
         """Forget everything, so that the mirror and the file are read again the next time."""
         self._loaded, self._signature, self._checkpoint = False, (), Checkpoint()
         self._has_appended = False
-        self._last_seq, self._marker_seq, self._ids = 0, 0, {}
+        self._last_seq, self._marker_seq, self._ids, self._last_message = 0, 0, {}, ""
 
     # --- reading the mirror
 
@@ -390,6 +437,13 @@ class MirrorFollower:
         """Return the records of the mirror from a seq on."""
         entries = self._store.read(self.session, after=seq - 1)
         return [entry for entry in entries if not isinstance(entry, Damaged)]
+
+    def last_message(self) -> str:
+        """Return the id in the file of the newest message or summary; empty if there is none."""
+        if not self._last_message and self._last_seq > RETRY_WINDOW:  # all of the newest are events
+            older = (entry for entry in self._store.tail(self.session) if isinstance(entry, Message | Compaction))
+            self._last_message = next((id_in_file(entry) or entry.id for entry in older), "")
+        return self._last_message
 
     @property
     def metadata(self) -> Metadata:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 
 from msgspec.structs import replace
 
-from everlog.errors import EverlogError
 from everlog.interop.foreign.origin_marks import MARK_KEY, has_same_content, id_in_file, is_own
 from everlog.interop.formats.format_types import (
     DERIVED_KEY,
@@ -18,22 +16,8 @@ from everlog.interop.formats.format_types import (
     extra_field,
 )
 from everlog.interop.import_target import TOO_LARGE
-from everlog.log.line_codec import from_object
 from everlog.log.markers import Markers
-from everlog.model import (
-    MARKERS,
-    QUEUED,
-    REREAD,
-    USAGE,
-    AnyRecord,
-    Compaction,
-    Damaged,
-    Entry,
-    Event,
-    Message,
-    Tombstone,
-)
-from everlog.ports import Store
+from everlog.model import MARKERS, REREAD, USAGE, AnyRecord, Compaction, Damaged, Entry, Event, Message, Tombstone
 
 
 class MirroredItems:
@@ -159,21 +143,3 @@ def hidden_seqs(entries: Iterable[Entry]) -> tuple[int, ...]:
         if isinstance(entry, Tombstone) and extra_field(entry, DERIVED_KEY):
             hidden = (hidden - set(entry.restores)) | set(entry.deletes)
     return tuple(sorted(hidden))
-
-
-def queued_messages(store: Store, session: str) -> dict[str, AnyRecord]:
-    """Return the messages in the queue of a mirror, by id.
-
-    One of them may be in the file: a process started its turn and died before it logged that.
-    """
-    waiting = set(store.metadata(session).waiting)
-    queued: dict[str, AnyRecord] = {}
-    for entry in store.tail(session) if waiting else ():
-        message_id = entry.data.get("id") if isinstance(entry, Event) else None
-        if isinstance(entry, Event) and entry.kind == QUEUED and message_id in waiting:
-            waiting.remove(message_id)
-            with suppress(KeyError, TypeError, EverlogError):
-                queued[message_id] = from_object(entry.data["message"])
-        if not waiting:
-            break
-    return queued

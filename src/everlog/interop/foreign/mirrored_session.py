@@ -1,7 +1,13 @@
-"""A session in a foreign file and in its mirror: an append goes to both.
+"""A session in a foreign file, its companion and its mirror: an append goes to all of them.
 
-To the file first, durably, in its own format; then to the mirror, which catches up from the file if
-the append is interrupted in between. Everything here happens under the session's lock.
+To the file, durably, in its own format, and to the companion what the file has no place for; then to
+the mirror, which catches up from both if the append is interrupted. A crash may come
+
+    after the note of a message that begins a turn      its line is missing: nothing happened
+    after the line                                      the note tells which message the line is
+    after the events in the companion                   the mirror takes them up
+
+Everything here happens under the session's lock.
 """
 
 from __future__ import annotations
@@ -16,6 +22,7 @@ from msgspec.structs import replace
 from everlog.errors import EverlogError, UnsupportedError
 from everlog.interop.directory_walk import METADATA_ENDING
 from everlog.interop.foreign.abandoned_branch import rejoin_records
+from everlog.interop.foreign.companion import MessageNote, make_note
 from everlog.interop.foreign.foreign_files import OldFiles
 from everlog.interop.foreign.lost_lines import FileChangedError, LineContext
 from everlog.interop.foreign.mirror_follower import MirrorFollower
@@ -24,7 +31,7 @@ from everlog.interop.foreign.session_log_view import SessionLogView
 from everlog.interop.foreign.transcript_files import START_POSITION, AppendedLines
 from everlog.interop.foreign.turn_lines import LostRecord, TurnLines
 from everlog.interop.formats.format_types import FileEdit, Line, TailState
-from everlog.model import MARKERS, TURN_END, AnyRecord, Damaged, Event, Message, Meta
+from everlog.model import MARKERS, TURN_END, AnyRecord, Compaction, Damaged, Event, Message, Meta
 from everlog.stores import rules
 from everlog.stores.file.log_tail import Report
 from everlog.stores.rules import RETRY_WINDOW, AppendCall
@@ -45,6 +52,38 @@ class _Plan:
         self.stem: str | None = None
         self.mirrored: list[AnyRecord] = []
         self.caller_indexes: list[int] = []  # of the caller's records in `mirrored`
+        self.read: list[AnyRecord | None] = []  # what is read of each record's lines in its place
+
+    def file_id(self, number: int) -> str:
+        """Return the id that a record has in the file."""
+        record = self.mirrored[self.caller_indexes[number]]
+        return id_in_file(record) or record.id
+
+    def notes(self) -> list[tuple[Message, MessageNote]]:
+        """Return what the lines of the messages do not say."""
+        pairs = zip(self.records, self.read, strict=True)
+        found = (
+            (record, make_note(record, read, self.file_id(number)))
+            for number, (record, read) in enumerate(pairs)
+            if isinstance(record, Message) and isinstance(read, Message)
+        )
+        return [(record, note) for record, note in found if note is not None]
+
+    def events(self, last_message: str) -> list[tuple[Event, str]]:
+        """Return the events, each with the id of the message before it."""
+        events: list[tuple[Event, str]] = []
+        for number, record in enumerate(self.records):
+            if isinstance(record, Event):
+                events.append((record, last_message))
+            elif isinstance(record, Message | Compaction):
+                last_message = self.file_id(number)
+        return events
+
+    def set_events(self, events: Sequence[Event]) -> None:
+        """Replace the events by those that are in the companion, which have ids."""
+        numbers = [number for number, record in enumerate(self.records) if isinstance(record, Event)]
+        for number, event in zip(numbers, events, strict=True):
+            self.mirrored[self.caller_indexes[number]] = event
 
 
 class Mirror(MirrorFollower):
@@ -210,9 +249,10 @@ class Mirror(MirrorFollower):
                     )
                 plan.state = followed.state
                 read_records = list(self._records(followed.items, len(plan.mirrored)))
-            mirrored, index = merge_record(record, read_records)
-            plan.caller_indexes.append(len(plan.mirrored) + index)
-            plan.mirrored += mirrored
+            merged = merge_record(record, read_records)
+            plan.caller_indexes.append(len(plan.mirrored) + merged.position)
+            plan.mirrored += merged.records
+            plan.read.append(merged.read)
             plan.lines.append(edit.lines)
             plan.files |= edit.files
         return plan
@@ -233,6 +273,9 @@ class Mirror(MirrorFollower):
         return self.format.encode_record(plan.state, log, located)
 
     def _write(self, plan: _Plan, report: Report) -> list[AnyRecord]:
+        last_message, notes = self.last_message(), plan.notes()
+        if beginning := [(message, note) for message, note in notes if message.run_id]:
+            self.companion.announce(beginning, last_message)
         appended: AppendedLines | None = None
         lines = [line for record_lines in plan.lines for line in record_lines]
         if lines:
@@ -245,8 +288,16 @@ class Mirror(MirrorFollower):
             self.files.rewrite(FileEdit(head=plan.head, stem=plan.stem))
         is_last_edit = appended is not None and plan.head is None and plan.stem is None
         self._signature = appended.signature if appended is not None and is_last_edit else self.files.signature()
-        self.unsaved_seconds += sum(map(_turn_seconds, plan.records))
-        stored = self._mirror_plan(plan, appended, report)
+        self.companion.note([(message, note) for message, note in notes if not message.run_id], last_message)
+        try:
+            if events := plan.events(last_message):
+                plan.set_events(self.companion.append(events))
+            self._checkpoint = replace(self._checkpoint, companion=self.companion.last_seq())
+            self.unsaved_seconds += sum(map(_turn_seconds, plan.records))
+            stored = self._mirror_plan(plan, appended, report)
+        except BaseException:
+            self._reset()  # what is in the file and not in the mirror is read from there
+            raise
         if appended is not None:
             seqs = [record.seq for record in stored]
             self._note_turn(list(zip(seqs, plan.lines, strict=True)), appended.context)
@@ -262,9 +313,8 @@ class Mirror(MirrorFollower):
             checkpoint = replace(self._checkpoint, position=position, state=plan.state, stamps=self._signature)
             stored = self._append_to_mirror(plan.mirrored, checkpoint)
         except EverlogError as error:
-            if all(isinstance(record, Event) for record in plan.records):
-                raise
-            # The records are durable in the file: an error would make the caller append them twice.
+            # The records are durable in the file and the companion: an error would make the caller
+            # append them twice.
             report(f"the mirror of {self.name} is out of date: {error.message}")
             self._reset()
             numbered = enumerate(plan.mirrored, last_seq + 1)

@@ -8,7 +8,7 @@ appended here, and may say more than its lines, is marked (`own`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -38,6 +38,7 @@ class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
     generation: int = 0  # how often the mirror was begun anew
     rewrites: int = 0  # how often the file was found rewritten
     stamps: Signature = ()  # of the files before they were read
+    companion: int = 0  # seq up to which it has the records of the companion
 
 
 _CHECKPOINT_KEYS = set(Checkpoint.__struct_encode_fields__)
@@ -127,11 +128,16 @@ def with_mark_of(item: Summary | HiddenMessages, record: AnyRecord) -> AnyRecord
     return record if mark is None else with_keys(record, {MARK_KEY: mark})
 
 
-def merge_record(record: AnyRecord, read_records: Sequence[AnyRecord]) -> tuple[list[AnyRecord], int]:
-    """Put our record in the place of its counterpart read from the file.
+class MergedRecord(NamedTuple):
+    """A record that was appended here among those that were read from its lines."""
 
-    Return the records for the mirror, and the index of `record` among them.
-    """
+    records: list[AnyRecord]  # for the mirror
+    position: int  # of ours among them
+    read: AnyRecord | None  # what was read in its place
+
+
+def merge_record(record: AnyRecord, read_records: Sequence[AnyRecord]) -> MergedRecord:
+    """Put our record in the place of its counterpart read from the file."""
     for index in range(len(read_records) - 1, -1, -1):
         read = read_records[index]
         if isinstance(record, Message) and isinstance(read, Message):
@@ -140,12 +146,9 @@ def merge_record(record: AnyRecord, read_records: Sequence[AnyRecord]) -> tuple[
             merged_record = replace(record, first_kept_seq=read.first_kept_seq, line=b"")
         else:
             continue
-        return [
-            *read_records[:index],
-            as_own(merged_record, id_in_file(read) or read.id),
-            *read_records[index + 1 :],
-        ], index
-    return [record], 0  # it stands for everything that was read
+        own = as_own(merged_record, id_in_file(read) or read.id)
+        return MergedRecord([*read_records[:index], own, *read_records[index + 1 :]], index, read)
+    return MergedRecord([record], 0, None)  # it stands for everything that was read
 
 
 def compaction_record(item: Summary, first: int) -> Compaction:

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from everlog.errors import (
@@ -23,6 +23,8 @@ from everlog.errors import (
     StoreFullError,
 )
 from everlog.ids import is_name
+from everlog.interop.foreign.companion import Companion
+from everlog.interop.foreign.companion_adoption import adopt_mirrors
 from everlog.interop.foreign.foreign_catalogue import ForeignCatalogue, Progress
 from everlog.interop.foreign.foreign_index import ForeignIndex, SessionRecords, SessionSource
 from everlog.interop.foreign.mirrored_session import Mirror
@@ -39,6 +41,7 @@ from everlog.stores.in_memory import InMemoryStore
 from everlog.stores.process_fork import register_fork_hooks
 from everlog.stores.store_verbs import StoreVerbs
 
+_ADOPTION_LOCK = "the adoption of mirrors"  # names a lock file: must not change
 LOCK_TIMEOUT = 5.0  # seconds that another writer may hold a session
 MAX_COPIES = 8  # of mirrors in memory; the oldest goes
 _UNLIMITED = Settings(session=SessionSettings(total_bytes=0, line_bytes=1 << 40))
@@ -47,8 +50,8 @@ _UNLIMITED = Settings(session=SessionSettings(total_bytes=0, line_bytes=1 << 40)
 class SessionOpener(StoreVerbs):
     """The sessions of one foreign directory, each opened when it is needed.
 
-    `home` is our directory for derived files; `mirror_store` is a store in it. `back_up` copies
-    files that are about to lose lines.
+    `home` is our directory for derived files; `mirror_store` is a store in it. `companion_store` has
+    what the files cannot hold. `back_up` copies files that are about to lose lines.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class SessionOpener(StoreVerbs):
         mirror_store: Store,
         home: Path,
         *,
+        companion_store: Store,
         back_up: Callable[[Sequence[Path]], object],
         settings: Settings | None = None,
         clock: Callable[[], float] = time.time,
@@ -67,6 +71,7 @@ class SessionOpener(StoreVerbs):
         self._root = root
         self._formats = tuple(formats)
         self._mirror_store = mirror_store
+        self._companion_store = companion_store
         self._home = home
         self._back_up = back_up
         try:
@@ -86,6 +91,7 @@ class SessionOpener(StoreVerbs):
             include_tools=self._tool_output,
         )
         self._locks: dict[str, threading.Lock] = {}
+        self._has_adopted = False
         register_fork_hooks(in_child=self._after_fork_in_child)
 
     def _after_fork_in_child(self) -> None:
@@ -118,6 +124,7 @@ class SessionOpener(StoreVerbs):
     @contextmanager
     def _locked_mirror(self, session: str) -> Iterator[Mirror]:
         """Lock a session and give its mirror, up to date. SessionBusyError after LOCK_TIMEOUT."""
+        self._adopt_old_mirrors()
         row = self._find_row(session)
         with self._mutex:
             lock = self._locks.setdefault(session, threading.Lock())
@@ -139,12 +146,32 @@ class SessionOpener(StoreVerbs):
                     self._catalogue.rescan()
                     if isinstance(error, LogDamagedError):  # the file itself is intact
                         self.reports.append(f"{error.message}; it is rebuilt from the file")
-                        _create_mirror(self._mirror_store, row)
+                        self._replace_mirror(row)
                     mirror = self._open_mirror(session)
                     mirror.catch_up()
                 yield mirror
         finally:
             lock.release()
+
+    def _replace_mirror(self, row: TranscriptRow) -> None:
+        old = self._find_mirror(row)
+        _create_mirror(self._mirror_store, row)
+        if old is not None:
+            with suppress(EverlogError):  # a turn has its lease: it is removed later
+                self._mirror_store.delete(old)
+
+    def _adopt_old_mirrors(self) -> None:
+        """Adopt what only the mirrors of earlier versions have into the companions, once."""
+        mark = self._home / "adopted"
+        if self._has_adopted or mark.exists():
+            return
+        try:
+            with self._file_lock(_ADOPTION_LOCK), disk.map_errors(f"writing {mark}"):
+                adopt_mirrors(self._mirror_store, self._companion_store)
+                mark.touch(mode=0o600)
+            self._has_adopted = True
+        except EverlogError as error:
+            self.reports.append(f"the mirrors of {self._root} are not adopted yet: {error.message}")
 
     def _open_mirror(self, session: str, row: TranscriptRow | None = None) -> Mirror:
         row = row or self._find_row(session)
@@ -154,7 +181,8 @@ class SessionOpener(StoreVerbs):
                 return cached
         format, files = self.format(row.format), self._catalogue.files(row)
         mirrored = _create_mirror(self._mirror_store, row, unless_held=True)
-        mirror = Mirror(row.name, files, format, self._mirror_store, mirrored)
+        companion = self._companion(row)
+        mirror = Mirror(row.name, files, format, companion=companion, store=self._mirror_store, session=mirrored)
         with self._mutex:
             self._mirrors[session] = mirror
             mirror.turns = self._turns.setdefault(session, new_turns())
@@ -211,6 +239,9 @@ class SessionOpener(StoreVerbs):
 
     # --- for reading
 
+    def _companion(self, row: TranscriptRow) -> Companion:
+        return Companion(self._companion_store, mirror_key(row), row.format)
+
     def _current_mirror(self, session: str) -> Mirror:
         """Return a session's mirror, up to date; a copy in memory if it cannot be written."""
         try:
@@ -246,7 +277,8 @@ class SessionOpener(StoreVerbs):
         records = [entry for entry in entries if not isinstance(entry, Damaged)]
         if len(records) == len(entries):  # a damaged mirror is of no use
             store.append(session, records)
-        return Mirror(row.name, self._catalogue.files(row), self.format(row.format), store, session)
+        files, format = self._catalogue.files(row), self.format(row.format)
+        return Mirror(row.name, files, format, companion=self._companion(row), store=store, session=session)
 
 
 def _create_mirror(store: Store, row: TranscriptRow, *, unless_held: bool = False) -> str:

@@ -312,7 +312,8 @@ class FileStore(StoreVerbs, Reporting, Watchable, Sweepable, Measurable, RawRead
         return tuple(actions)
 
     def sweep(self, progress: Progress | None = None) -> SweepResult:
-        """Bring the index in line with every log, whoever wrote to it."""
+        """Bring the index in line with every log, whoever wrote to it; remove what crashes left."""
+        self._root.remove_leftovers()
         return self._catalogue.sweep(progress)
 
     def watch(self, stop: threading.Event) -> Iterator[frozenset[str]]:

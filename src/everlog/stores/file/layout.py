@@ -202,14 +202,25 @@ class Root:
     def remove_stale_stages(self, session: str) -> None:
         """Remove what dead processes left of their attempts to create a session."""
         self.prepare()
-        with map_errors(f"creating session {session}"), self.open_subdirectory("tmp") as staging:
-            for name in os.listdir(staging):
+        with map_errors(f"creating session {session}"):
+            self._remove_left("tmp", f"{session}.")
+
+    def remove_leftovers(self) -> None:
+        """Remove what dead processes left in `tmp` and `trash`."""
+        for place in ("tmp", "trash"):
+            with suppress(OSError):
+                self._remove_left(place)
+
+    def _remove_left(self, place: str, prefix: str = "") -> None:
+        """Remove what dead processes left in `tmp` or `trash`."""
+        with self.open_subdirectory(place) as parent:
+            for name in os.listdir(parent):
                 owner = name.split(".")[1:2]
-                if name[:27] != f"{session}." or not owner or is_running(owner[0]):
+                if not name.startswith(prefix) or not owner or is_running(owner[0]):
                     continue
-                with opened_directory(name, staging) as directory:
+                with opened_directory(name, parent) as directory:
                     remove_contents(directory)
-                    os.rmdir(name, dir_fd=staging)
+                    os.rmdir(name, dir_fd=parent)
 
     def is_session_directory(self, session: str, directory: int) -> bool:
         """Return whether an open directory still is the session of that id."""
@@ -222,7 +233,8 @@ class Root:
     def discard(self, session: str, directory: int) -> None:
         """Move a session to the trash, durably, or not at all; then unlink it.
 
-        It is deleted with the move. What cannot be unlinked stays in the trash.
+        It is deleted with the move. What cannot be unlinked stays in the trash until the next
+        deletion, which also removes what dead processes left: it may have the text of this session.
         """
         self.prepare()
         with (
@@ -242,6 +254,7 @@ class Root:
             with suppress(OSError):
                 remove_contents(directory)
                 os.rmdir(trash_name, dir_fd=trash)
+            self.remove_leftovers()
 
     def changed_at(self) -> int:
         """Return when a session was last added or removed, in ns; 0 if there is no root yet."""
