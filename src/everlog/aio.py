@@ -18,7 +18,7 @@ from anyio.lowlevel import RunVar
 
 from everlog.errors import StoreFailedError
 from everlog.model import AnyRecord, Message, Metadata, Part
-from everlog.ports import Lease, SessionAccess
+from everlog.ports import Lease, Permitting, SessionAccess
 from everlog.session import R, Session, Store
 
 P = ParamSpec("P")
@@ -245,6 +245,8 @@ class AsyncSession:
 
     async def access(self) -> SessionAccess:
         """Return what may be done with it where it is kept."""
+        if self.sync.store.port.capability(Permitting) is None:  # nothing to ask, and nothing to wait for
+            return SessionAccess()
         return await self.call(lambda: self.sync.access)
 
     async def parts(self) -> tuple[Part, ...]:
