@@ -209,7 +209,7 @@ class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked):
         return replace(
             listed,
             uptime_secs=mirrored.uptime_secs,
-            metrics=mirrored.metrics,
+            metrics=replace(mirrored.metrics, session_id=session),
             spent=mirrored.spent,
             spending=mirrored.spending,
             run=mirrored.run,
