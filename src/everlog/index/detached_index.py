@@ -54,7 +54,9 @@ def _open_overlay(path: Path) -> Overlay | None:
     overlay = None
     try:
         overlay = Overlay(real_path(path), is_full=0 <= free_bytes(path.parent) < MIN_ROOM)
-        prepare(overlay.connection)
+        connection = prepare(overlay.connection)
+        for table in ("word", "inside"):  # merges copy old segments into memory, more than is new
+            connection.execute(f"INSERT INTO {table} ({table}, rank) VALUES ('automerge', 0)")
     except (apsw.Error, IndexUnusableError):
         if overlay is not None:
             overlay.close()
