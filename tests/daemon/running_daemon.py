@@ -39,7 +39,7 @@ prompt = "!say all is well"
 class Daemon:
     """One that runs until it is stopped."""
 
-    def __init__(self, root: Path, *arguments: str, config: str = FAST) -> None:
+    def __init__(self, root: Path, *arguments: str, config: str = FAST, log: Path | None = None) -> None:
         root.mkdir(exist_ok=True)
         self.root = root
         if config:
@@ -47,16 +47,16 @@ class Daemon:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("EVERLOG_")}
         if "port = " not in config:
             environment["EVERLOG_DAEMON_PORT"] = "0"  # never the default one: somebody may use it
-        self._log = root / "stderr"
-        log = self._log.open("ab")
+        self._log = log or root / "stderr"
+        stderr = self._log.open("ab")
         self.process = subprocess.Popen(
             [sys.executable, "-W", "error", "-m", "tests.daemon.process", str(root), *arguments],
             cwd=REPOSITORY,
             stdout=subprocess.PIPE,
-            stderr=log,
+            stderr=stderr,
             env=environment,
         )
-        log.close()
+        stderr.close()
         assert self.process.stdout is not None
         self.said: dict[str, Any] = json.loads(self.process.stdout.readline() or "{}")
         self.address: str = self.said.get("address", "")

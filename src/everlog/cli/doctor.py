@@ -131,6 +131,7 @@ def _home(home: Path) -> str:
 def _directory(root: Path) -> str:
     """Check that a directory of ours is there, and that others cannot write to it."""
     from everlog.errors import StoreFailedError
+    from everlog.index.index_file import MIN_ROOM, free_bytes
 
     try:
         status = os.stat(root)
@@ -145,8 +146,12 @@ def _directory(root: Path) -> str:
         problems.append(f"belongs to uid {status.st_uid}, not to you ({os.geteuid()})")
     if mode & 0o022:
         problems.append(f"mode {mode:04o} lets others write (chmod 700 {root})")
-    if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
+    if (free := free_bytes(root)) < 0:
+        problems.append("the file system is read-only: sessions can be read, nothing can be written")
+    elif not os.access(root, os.R_OK | os.W_OK | os.X_OK):
         problems.append("you have no write permission")
+    elif free < MIN_ROOM:
+        problems.append(f"the disk is full ({output.size(free)} free): sessions can be read, writing may fail")
     if problems:
         raise StoreFailedError(f"{root}: {'; '.join(problems)}")
     return f"{root}: mode {mode:04o}"

@@ -30,6 +30,7 @@ class RunDirectory:
 
     def __init__(self, home: Path) -> None:
         self.path = home / "run"
+        disk.check_writable(home)
         with disk.map_errors(f"opening {self.path}"):
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
             _check_owner(home, os.stat(home))

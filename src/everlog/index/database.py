@@ -85,13 +85,16 @@ class Database:
                 cursor.close(True)
 
     @contextmanager
-    def write_transaction(self, *, durable: bool = False, timeout: float = LOCK_TIMEOUT) -> Iterator[apsw.Cursor]:
+    def write_transaction(
+        self, *, durable: bool = False, timeout: float = LOCK_TIMEOUT, room: int = 0
+    ) -> Iterator[apsw.Cursor]:
         """Yield a cursor in one transaction; with `durable` it is synced before return.
 
-        `timeout`: seconds to wait for the lock of another process.
+        `timeout`: seconds to wait for the lock of another process. `room`: bytes that the index may
+        grow by; where the disk has less, they are kept in memory.
         """
         with self._lock, self._map_errors():
-            connection = self._current_connection()
+            connection = self._current_connection(room)
             connection.set_busy_timeout(int(timeout * 1000))
             cursor = connection.cursor()
             if durable:
@@ -167,7 +170,7 @@ class Database:
         """Replace the lock: its owner is a thread that the child does not have."""
         self._lock = threading.RLock()
 
-    def _current_connection(self) -> apsw.Connection:
+    def _current_connection(self, room: int = 0) -> apsw.Connection:
         if self._path is None:
             if self._connection is None:
                 self._connection = prepare(apsw.Connection(":memory:"))
@@ -179,22 +182,22 @@ class Database:
                 return self._connection
             if self._connection is not None and self._inode == self._current_inode():
                 if not self._connection.in_transaction:
-                    check_room(self._path)
+                    check_room(self._path, room)
                 return self._connection
             self.close()
             self._connection = connect(self._path)
             self._inode, self._is_reported = self._current_inode(), False
             return self._connection
         except _UNWRITABLE_ERRORS as error:
-            return self._detach(self._path, str(error))
+            return self._detach(self._path, str(error), room)
 
-    def _detach(self, path: Path, reason: str, *, is_readable: bool = True) -> apsw.Connection:
+    def _detach(self, path: Path, reason: str, room: int = 0, *, is_readable: bool = True) -> apsw.Connection:
         """Keep all changes in memory from now on, over the file unless it is not readable."""
         self.close()
         if not self._is_reported:
             self._report(f"{path} cannot be written, so new rows are kept in memory: {reason}")
         self._is_reported = True
-        self._detached = DetachedIndex(path, reason, is_readable=is_readable)
+        self._detached = DetachedIndex(path, reason, room=room, is_readable=is_readable)
         self._connection = self._detached.connection
         self.switches += 1
         return self._connection

@@ -10,19 +10,21 @@ import apsw
 from everlog.index.index_file import MIN_ROOM, IndexUnusableError, free_bytes, prepare, real_path
 from everlog.index.overlay import FileStamp, Overlay
 
-_RETRY_SECONDS = 10.0  # until a file that could not be written is tried again,
-_RETRY_ROOM = 1 << 20  # or so many bytes have become free
+_RETRY_SECONDS = 10.0  # until a file is tried again that could not be written though there is room
 
 
 class DetachedIndex:
     """An overlay over the file, or an empty index in memory."""
 
-    def __init__(self, path: Path, reason: str, *, is_readable: bool) -> None:
+    def __init__(self, path: Path, reason: str, *, room: int, is_readable: bool) -> None:
+        """`room`: bytes by which the index is to grow; without `is_readable` the file is unusable."""
         self.reason = reason
         self._path = path
         self._overlay = _open_overlay(path) if is_readable else None
         self.connection = self._overlay.connection if self._overlay else prepare(apsw.Connection(":memory:"))
         self._stamp = FileStamp.of(path)
+        self._needed = 2 * MIN_ROOM + room  # more than what is enough to write, so as not to change to and fro
+        self._is_full = free_bytes(path.parent) < MIN_ROOM + room
         self.schedule_retry()
 
     def has_changed(self) -> bool:
@@ -31,12 +33,13 @@ class DetachedIndex:
 
     def is_retry_due(self) -> bool:
         """Return whether the file may be writable again."""
-        return time.monotonic() >= self._retry_at or free_bytes(self._path) >= self._free_bytes + _RETRY_ROOM
+        if self._is_full:
+            return free_bytes(self._path.parent) >= self._needed
+        return time.monotonic() >= self._retry_at
 
     def schedule_retry(self) -> None:
         """Note that the file cannot be written now."""
         self._retry_at = time.monotonic() + _RETRY_SECONDS
-        self._free_bytes = free_bytes(self._path)
 
     def close(self) -> None:
         """Drop the changes."""
@@ -50,8 +53,10 @@ def _open_overlay(path: Path) -> Overlay | None:
     """Return an overlay over a usable index; None if the file is missing or unusable."""
     overlay = None
     try:
-        overlay = Overlay(real_path(path), is_full=0 <= free_bytes(path) < MIN_ROOM)
-        prepare(overlay.connection)
+        overlay = Overlay(real_path(path), is_full=0 <= free_bytes(path.parent) < MIN_ROOM)
+        connection = prepare(overlay.connection)
+        for table in ("word", "inside"):  # merges copy old segments into memory, more than is new
+            connection.execute(f"INSERT INTO {table} ({table}, rank) VALUES ('automerge', 0)")
     except (apsw.Error, IndexUnusableError):
         if overlay is not None:
             overlay.close()

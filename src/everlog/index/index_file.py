@@ -14,7 +14,7 @@ import apsw
 from everlog.errors import StoreFailedError
 
 VERSION = 8
-MIN_ROOM = 1 << 18  # bytes that must be free
+MIN_ROOM = 1 << 22  # bytes that must be free to write: the last ones are for the logs
 LOCK_TIMEOUT = 5.0  # seconds to wait for another process
 _RETRY_PAUSE = 0.002
 TOKENIZER = "porter unicode61 remove_diacritics 2"  # of the words of passages
@@ -83,10 +83,10 @@ class IndexUnusableError(StoreFailedError):
     """The index cannot be used as it is; it must be deleted and rebuilt."""
 
 
-def free_bytes(path: Path) -> int:
-    """Return the free space for a file; -1 on a read-only file system."""
+def free_bytes(directory: Path) -> int:
+    """Return the free space in a directory; -1 on a read-only file system."""
     try:
-        status = os.statvfs(path.parent)
+        status = os.statvfs(directory)
     except OSError:
         return MIN_ROOM  # whoever opens the file sees why
     if status.f_flag & os.ST_RDONLY:
@@ -94,16 +94,17 @@ def free_bytes(path: Path) -> int:
     return status.f_bavail * status.f_frsize if status.f_blocks else MIN_ROOM  # some do not know
 
 
-def check_room(path: Path) -> None:
-    """Raise apsw.FullError or apsw.ReadOnlyError if the index cannot grow.
+def check_room(path: Path, room: int = 0) -> None:
+    """Raise apsw.FullError or apsw.ReadOnlyError if the index cannot grow by so many bytes.
 
-    The last room is for the logs. And SQLite maps its shared memory from a file: where that has
-    no block yet and the disk has no more, a write to it ends the process with SIGBUS.
+    The last room is for the logs: a transaction that does not fit leaves its frames in the
+    write-ahead log. And SQLite maps its shared memory from a file: where that has no block yet and
+    the disk has no more, a write to it ends the process with SIGBUS.
     """
-    free = free_bytes(path)
+    free = free_bytes(path.parent)
     if free < 0:
         raise apsw.ReadOnlyError("the file system is read-only")
-    if free < MIN_ROOM:
+    if free < MIN_ROOM + room:
         raise apsw.FullError("the disk is full")
 
 

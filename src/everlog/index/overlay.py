@@ -8,7 +8,7 @@ new. Nothing is created, locked for writing or changed on the disk.
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
@@ -41,18 +41,30 @@ class Overlay:
         """
         self._pin = None if is_full else _pin(path)
         self._vfs = _OverlayVfs(f"everlog-overlay-{next(_numbers)}")
-        self.connection = apsw.Connection(str(path), apsw.SQLITE_OPEN_READWRITE, vfs=self._vfs.name)
-        # Without shared memory, which would need a file; the write-ahead log is taken into the pages.
-        self.connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-        self.connection.execute("PRAGMA temp_store = MEMORY")
-        self.connection.execute("PRAGMA journal_mode = MEMORY")
+        with ExitStack() as stack:
+            stack.callback(self._close_files)
+            self.connection = apsw.Connection(str(path), apsw.SQLITE_OPEN_READWRITE, vfs=self._vfs.name)
+            stack.callback(self.connection.close)
+            # Without shared memory, which would need a file; the write-ahead log is taken into the pages.
+            self.connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+            self.connection.execute("PRAGMA temp_store = MEMORY")
+            self.connection.execute("PRAGMA journal_mode = MEMORY")
+            stack.pop_all()
+
+    @property
+    def changed_bytes(self) -> int:
+        """The size of what is kept in memory."""
+        return sum(file.changed_bytes for file in self._vfs.files)
 
     def close(self) -> None:
         """Close the file and drop the changes."""
-        for connection in (self.connection, self._pin):
-            if connection is not None:
-                with suppress(apsw.Error):
-                    connection.close()
+        with suppress(apsw.Error):
+            self.connection.close()
+        self._close_files()
+
+    def _close_files(self) -> None:
+        if self._pin is not None:
+            self._pin.close()
         self._vfs.unregister()
 
 
@@ -79,12 +91,14 @@ class _OverlayVfs(apsw.VFS):
     def __init__(self, name: str) -> None:
         super().__init__(name, "")
         self.name = name
+        self.files: list[_OverlayFile] = []
         self._deleted: set[str] = set()
 
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:
         path = name.filename() if isinstance(name, apsw.URIFilename) else name
         if path is not None and flags[0] & apsw.SQLITE_OPEN_MAIN_DB:
-            return _OverlayFile(path)
+            self.files.append(_OverlayFile(path))
+            return self.files[-1]
         if path is not None and flags[0] & apsw.SQLITE_OPEN_WAL:
             return _CopiedFile(_read_file(path))
         raise apsw.CantOpenError("an overlay has no other files")
@@ -120,6 +134,11 @@ class _OverlayFile(_PrivateFile):
         super().__init__("", path, [apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_MAIN_DB, 0])
         self._base = self._size = super().xFileSize()  # bytes that are read from the disk, bytes in all
         self._pages: dict[int, bytes] = {}
+
+    @property
+    def changed_bytes(self) -> int:
+        """The size of the changed pages."""
+        return PAGE * len(self._pages)
 
     def xRead(self, amount: int, offset: int) -> bytes:
         end = min(offset + amount, self._size)

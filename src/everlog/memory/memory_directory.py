@@ -76,13 +76,16 @@ class MemoryDirectory:
     def _open_locked(self) -> AbstractContextManager[int]:
         return transaction.open_locked(self.path, self._lock_seconds)
 
+    def _open_readable(self) -> AbstractContextManager[int]:
+        return transaction.open_readable(self.path, self._lock_seconds)
+
     # --- reading
 
     def files(self) -> list[MemoryFile]:
         """Return all Markdown files, newest first."""
         if not self.path.is_dir():
             return []
-        with self._open_locked() as folder:
+        with self._open_readable() as folder:
             digests = _read_digests(folder)
             return sorted(_read_files(folder, digests), key=lambda file: (-file.modified, file.path))
 
@@ -104,7 +107,7 @@ class MemoryDirectory:
         """Return the text of a file, or None."""
         if not self.path.is_dir():
             return None
-        with self._open_locked() as folder:
+        with self._open_readable() as folder:
             content = transaction.read_file(folder, _check_path(path))
         return None if content is None else _decode(content)
 
@@ -124,7 +127,7 @@ class MemoryDirectory:
         """Return the applied plans and undos, oldest first."""
         if not self.path.is_dir():
             return []
-        with self._open_locked() as folder:
+        with self._open_readable() as folder:
             return transaction.read_history(folder)
 
     # --- writing

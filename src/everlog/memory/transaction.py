@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from everlog.errors import FormatError
+from everlog.errors import FormatError, StoreFailedError, StoreFullError
 from everlog.stores.file import disk
 
 STAGED, COMMITTED, HISTORY = ".plan-staged", ".plan", ".history"
@@ -61,7 +61,7 @@ class HistoryEntry(NamedTuple):
 @contextmanager
 def open_locked(path: Path, lock_seconds: float) -> Iterator[int]:
     """Open and lock a directory, created if needed, and finish what a crash interrupted."""
-    disk.check_writable(path.parent.parent)
+    disk.check_writable(path)
     with disk.map_errors(f"memory {path.name}"):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (
@@ -71,6 +71,18 @@ def open_locked(path: Path, lock_seconds: float) -> Iterator[int]:
             disk.lock(lock_file, lock_seconds, f"the memory {path.name}")
             recover(folder)
             yield folder
+
+
+@contextmanager
+def open_readable(path: Path, lock_seconds: float) -> Iterator[int]:
+    """Open a directory as `open_locked` does; on a full or read-only disk as it is, without a lock."""
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(open_locked(path, lock_seconds))
+        except (StoreFullError, StoreFailedError):
+            stack.enter_context(disk.map_errors(f"memory {path.name}"))
+            folder = stack.enter_context(disk.opened_directory(os.fspath(path)))
+        yield folder
 
 
 def commit(folder: int, swaps: Sequence[Swap], time: float, report: str, undoes: str = "") -> str:

@@ -10,7 +10,7 @@ number and its seq, so that the rows of a session are consecutive.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import nsmallest
 from itertools import count
 from typing import Any
@@ -45,6 +45,7 @@ _OF_SESSIONS = (
 # match in a text with every other one.
 _WINDOW = 16_000
 _OVERLAP = 200  # characters of a window that are in the next one too
+_BYTES_PER_CHARACTER = 8  # of the disk, at most: a text, its words, and their copies in the write-ahead log
 _BATCH_ROWS = 20_000  # scored passages before other threads may use the index
 
 _OPERATORS: Mapping[Operator, str] = {"AND": "AND", "OR": "OR", "NOT": "NOT"}
@@ -114,12 +115,13 @@ class FullText:
         )
         return [StaleSession(session, seq, size, _metadata_decoder.decode(data)) for session, seq, size, data in rows]
 
-    def apply_updates(self, updates: Iterable[SessionUpdate]) -> None:
+    def apply_updates(self, updates: Sequence[SessionUpdate]) -> None:
         """Add the new passages of sessions and remove the deleted ones, in one transaction.
 
         Many at once: FTS5 flushes its buffer with every transaction.
         """
-        with self._database.write_transaction() as cursor:
+        characters = sum(len(passage.text) for update in updates for passage in update.changes.new.values())
+        with self._database.write_transaction(room=_BYTES_PER_CHARACTER * characters) as cursor:
             highest = cursor.execute("SELECT coalesce(max(number), 0) FROM taken").fetchone()
             numbers = count(highest[0] + 1)  # type: ignore[index]  # there is always one
             # Sorted: FTS5 flushes its buffer when a row is lower than the one before.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
@@ -30,7 +30,7 @@ class FullTextIndex(PassageIndex, Protocol):
     """The full-text index of a store: `fts5.FullText`, or the tables of a database."""
 
     def stale_sessions(self) -> list[StaleSession]: ...
-    def apply_updates(self, updates: Iterable[SessionUpdate]) -> None: ...
+    def apply_updates(self, updates: Sequence[SessionUpdate]) -> None: ...
 
 
 def open_search_index(index: SessionIndex, read: ReadEntries, report: Report, *, include_tools: bool) -> SearchIndex:

@@ -105,7 +105,7 @@ class ForeignIndex:
 
     def drop(self, session: str) -> None:
         """Remove a deleted session with all its text."""
-        self._index.drop([session])
+        self._index.database.run(lambda: self._index.drop([session]))
 
     def close(self) -> None:
         """Close the database."""

@@ -253,7 +253,7 @@ class ForeignStore(SessionLookup, Reporting, Reclaimable, DirectoryBacked, Permi
         return replace(
             listed,
             uptime_secs=mirrored.uptime_secs,
-            metrics=mirrored.metrics,
+            metrics=replace(mirrored.metrics, session_id=session),
             spent=mirrored.spent,
             spending=mirrored.spending,
             run=mirrored.run,

@@ -60,11 +60,11 @@ def map_errors(action: str, **fields: str) -> Iterator[None]:
 
 
 def is_read_only(path: Path) -> bool:
-    """Return whether a path is on a read-only file system."""
-    try:
-        return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
-    except OSError:
-        return False  # whoever writes sees why
+    """Return whether a path is on a read-only file system, or would be if it existed."""
+    for existing in (path, *path.absolute().parents):
+        with suppress(OSError):
+            return bool(os.statvfs(existing).f_flag & os.ST_RDONLY)
+    return False
 
 
 def check_writable(path: Path) -> None:
