@@ -176,7 +176,6 @@ def root() -> None:
         "parts": "sessions:parts",
         "prune": "sessions_maintenance:prune",
         "reclaim": "sessions_maintenance:reclaim",
-        "migrate": "import_export:migrate",
     },
     aliases={"import": "import_export:import_", "export": "import_export:export"},
 )
