@@ -38,6 +38,8 @@ _LOOKALIKES: Sequence[tuple[frozenset[str], str]] = (
     (frozenset({"working_dir", "description"}), f"a goose session{_NOT_READ} yet"),
     (frozenset({"__openclaw"}), f"an OpenClaw session{_NOT_READ} yet"),
     (frozenset({"info", "messages"}), f"an opencode export{_NOT_READ} yet"),
+    (frozenset({"recordType", "seq"}), "a session of everlog's own layout, which everlog import reads"),
+    (frozenset({"createdAt", "lastMessageAt", "messageCount"}), "the metadata of a session of everlog's own layout"),
     (frozenset({"archive_name", "archived_at"}), f"a session of a later CrabTalk{_NOT_READ} yet"),
 )
 _BINARY = {b"SQLite format 3\0": "an SQLite database", b"PK\x03\x04": "a zip archive", b"\x1f\x8b": "a gzip file"}
