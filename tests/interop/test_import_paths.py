@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from everlog.app import load_formats, open_store
 from everlog.interop.archive import backup
-from everlog.interop.exporter import export_json, export_native, export_ulid
+from everlog.interop.exporter import export_document, export_json, export_native, export_ulid
 from everlog.interop.formats.format_types import ExportedFiles
 from everlog.interop.import_paths import ImportReport, import_paths
 from everlog.interop.import_result import ImportResult
@@ -253,10 +254,12 @@ def test_a_log_under_any_name_is_a_session(store: Store, tmp_path: Path) -> None
 
 
 def test_pages_are_no_sessions_and_are_named(store: Store, tmp_path: Path) -> None:
-    (tmp_path / "p").mkdir()
-    (tmp_path / "p" / "page.md").write_text("# A page\n")
-    report = import_all(store, tmp_path / "p")
-    assert report.files == () and len(report.skipped) == 1
+    session = full_session(store)
+    for kind in ("md", "html"):
+        write(export_document(session, kind)[0], tmp_path / "pages")
+    report = import_all(store, tmp_path / "pages")
+    assert report.files == () and len(report.skipped) == 2
+    assert all("a page to read" in file.reason for file in report.skipped)
 
 
 # --- legacy JSON, and an archive
@@ -283,6 +286,19 @@ def test_a_legacy_file_is_a_session_with_its_key(store: Store, tmp_path: Path) -
     assert import_one(store, tmp_path / "old").stored == 0
     legacy_file(tmp_path / "old", summary="They met.", messages=[{"role": "user", "content": "hello"}])
     assert import_one(store, tmp_path / "old").id == session.id
+
+
+def test_what_is_no_regular_file_is_refused_at_once(store: Store, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    os.mkfifo(tmp_path / "pipe.json")
+    report = import_all(store, tmp_path / "pipe.jsonl", tmp_path / "pipe.json", tmp_path)
+    assert [result.problem for result in report.files] == ["not a regular file"] * 2
+    assert len(report.skipped) == 2
+
+
+def test_names_that_no_session_can_have_are_no_obstacle(store: Store, tmp_path: Path) -> None:
+    import_one(store, agent_home(tmp_path, aliases=["a\nb", "x" * 600], key="\x1b[31m"))
+    assert texts(store.session(ULID))
 
 
 def test_other_json_is_no_session(store: Store, tmp_path: Path) -> None:

@@ -79,6 +79,8 @@ def find_logs(
 def is_log(path: Path) -> bool:
     """Return whether a file is a log of our own layout; a directory of a session may have an empty one."""
     try:
+        if not path.is_file():  # a pipe would wait for its writer
+            return False
         with path.open("rb") as file:
             head = read_head(file)
     except OSError:
@@ -98,13 +100,15 @@ def _refusal(path: Path) -> str:
     folder, parent = path.absolute().parent.parent, path.absolute().parent.parent.parent
     if folder.name in _REMOVED and (parent / "sessions").is_dir():
         return _REMOVED[folder.name]
-    is_mirror = folder.name == "sessions" and parent.parent.name == "live" and (parent.parent.parent / "live").is_dir()
+    is_mirror = folder.name == "sessions" and parent.parent.name == "live"
     return "derived from a session of another program" if is_mirror else ""
 
 
 def is_export(path: Path) -> bool:
     """Return whether a file begins like a JSON document of ours."""
     try:
+        if not path.is_file():
+            return False
         with path.open("rb") as file:
             return _EXPORT.match(file.read(_HEAD_BYTES)) is not None
     except OSError:

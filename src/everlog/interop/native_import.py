@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from everlog.errors import NotFoundError, UnsupportedError
+from everlog.errors import InvalidIdError, NotFoundError, UnsupportedError
 from everlog.ids import milliseconds, ulid_at
 from everlog.interop.import_result import ImportResult
 from everlog.interop.native_files import NativeSession, describe_damage
@@ -88,7 +88,7 @@ def _note_holders(target: Transferable, session: str, source: NativeSession) -> 
     current = None if chats is None else chats.current
     holders = {}
     for name in metadata.names:
-        with suppress(NotFoundError):
+        with suppress(NotFoundError, InvalidIdError):
             holders[name] = target.resolve(name)
 
     def give_back() -> None:

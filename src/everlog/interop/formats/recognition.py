@@ -12,6 +12,7 @@ from everlog.interop.formats.jsonl import head_objects
 
 HEAD_BYTES = 64 * 1024  # the least that is read from a file to detect its format
 _NEAREST_KEYS = 2  # that a line must share with a format to be near it
+_PAGE = re.compile(rb"# [^\n]*\n\nsession `[0-9A-Z]{26}` |<!doctype html>")
 _NOT_READ = ", which everlog does not read"
 _KEY = re.compile(rb'"([A-Za-z_]{1,40})"\s*:')
 
@@ -79,6 +80,8 @@ def explain_refusal(path: str, head: bytes, formats: Sequence[ForeignFormat]) ->
             return f"{name}{_NOT_READ} as sessions"
     if not head.strip(b"\0"):
         return "nothing but NUL bytes"
+    if _PAGE.match(head):
+        return "a page to read: of a session of everlog, import an export as native or json"
     if re.match(rb"\s*# aider chat started at ", head):
         return f"an aider history{_NOT_READ} yet"
     objects = list(_first_objects(head))
