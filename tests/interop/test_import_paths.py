@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import HealthCheck, given, settings
 
 from everlog.app import load_formats, open_store
 from everlog.interop.archive import backup
@@ -16,8 +18,11 @@ from everlog.interop.exporter import export_document, export_json, export_native
 from everlog.interop.formats.format_types import ExportedFiles
 from everlog.interop.import_paths import ImportReport, import_paths
 from everlog.interop.import_result import ImportResult
+from everlog.log.fold import fold
 from everlog.model import Compaction, Usage, assistant, tool_result, user
 from everlog.session import Session, Store
+from tests.examples import examples
+from tests.histories import Step, append, steps
 from tests.test_spec_003 import ALL_FACTS, DOCUMENT, FOREIGN, ULID, facts
 
 
@@ -135,8 +140,8 @@ def test_settings_of_the_program_are_named_with_their_equivalents(store: Store, 
         "model: {provider: x}\ncompaction:\n  enabled: false  # for now\n\n  reserve_tokens: 9000\n"
         "  keep_recent_tokens: ~\n  later: [1]\nserver:\n  enabled: true\n"
     )
-    settings = import_all(store, sessions).settings
-    assert [(one.key, one.value, one.setting) for one in settings] == [
+    found = import_all(store, sessions).settings
+    assert [(one.key, one.value, one.setting) for one in found] == [
         ("compaction.enabled", "false", "enabled = false"),
         ("compaction.reserve_tokens", "9000", "reserve_tokens = 9000"),
         ("compaction.keep_recent_tokens", "~", ""),
@@ -178,6 +183,31 @@ def test_an_export_names_what_the_format_has_no_place_for(store: Store, tmp_path
     assert import_one(back, write(written, tmp_path / "out")).messages == 3
     assert texts(back.session(session.id)) == ["two", "three", "late"]
     assert back.session(session.id).metadata.title == "T"
+
+
+def context_of(session: Session) -> tuple[str, list[tuple[Any, ...]]]:
+    """The summary that stands, and the live messages after it."""
+    view = fold(session.records())
+    summary, first = (view.compaction.summary, view.compaction.first_kept_seq) if view.compaction else ("", 0)
+    kept = [message for message in view.messages if message.seq >= first]
+    return summary, [(message.role, message.text, message.tool_calls, message.tool_call_id) for message in kept]
+
+
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps)
+def test_any_history_reads_back_as_the_context_that_it_was(tmp_path: Path, history: list[Step]) -> None:
+    session = open_store("memory:", home=tmp_path).create()
+    for step in history:
+        append(session, step)
+    written = export_ulid(session)
+    lines = [msgspec.json.decode(line) for line in written.files[f"{session.id}/session.jsonl"].splitlines()]
+    assert [line["seq"] for line in lines] == list(range(1, len(lines) + 1))
+    with tempfile.TemporaryDirectory(dir=tmp_path) as folder:
+        write(written, Path(folder) / "sessions")
+        back = open_store(folder)
+        assert context_of(back.session(session.id)) == context_of(session)
+        assert back.session(session.id).verify() == ()
+        back.close()
 
 
 # --- sessions and exports of our own
