@@ -208,7 +208,7 @@ def test_every_command_has_help(cli: Cli) -> None:
 def test_a_usage_error_that_lists_choices_is_one_line(cli: Cli) -> None:
     done = cli("export", "01ARZ3NDEKTSV4RRFFQ69G5FAV")
     assert done.code == 2 and done.err.count("\n") == 1
-    assert "Choose from: native, claude, " in done.err
+    assert "Choose from: native, ulid, claude, " in done.err
 
 
 @pytest.mark.parametrize(
@@ -221,6 +221,7 @@ def test_a_usage_error_that_lists_choices_is_one_line(cli: Cli) -> None:
         (("sesions", "list"), "`everlog sessions`"),
         (("sessions", "lst"), "`everlog sessions list`"),
         (("ls",), "`everlog sessions list`"),
+        (("sessions", "migrate", "DIR"), "`everlog import`"),
     ],
 )
 def test_an_unknown_command_suggests_the_right_one_of_any_group(

@@ -120,3 +120,18 @@ def test_a_configuration_that_cannot_be_used_is_one_clear_line(root: Path, confi
     answer = run_process(root, "serve", "--port", "0")
     assert answer.code == 1 and answer.out == ""
     assert answer.err.count("\n") == 1 and "Traceback" not in answer.err
+
+
+def test_the_banner_comes_before_the_log(root: Path) -> None:
+    root.mkdir(mode=0o700)
+    (root / "config.toml").write_text(CONFIG)
+    command = [sys.executable, "-m", "everlog", "serve", "--example"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(root), text=True
+    ) as process:
+        assert process.stdout is not None
+        lines = iter(process.stdout.readline, "")
+        assert next(lines).startswith("everlog is running")
+        first_event = next(line for line in lines if line.startswith("{"))
+        assert '"event":"daemon_start"' in first_event
+        process.send_signal(signal.SIGINT)

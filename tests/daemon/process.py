@@ -10,7 +10,7 @@ from everlog.daemon.server import RunningDaemon, run
 from everlog.errors import EverlogError
 
 
-def announce(served: RunningDaemon) -> None:
+async def announce(served: RunningDaemon) -> None:
     print(json.dumps({"address": served.address, "link": served.make_link()}), flush=True)
 
 

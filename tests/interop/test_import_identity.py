@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 import everlog
 from everlog.app import load_formats
 from everlog.interop.exporter import export
-from everlog.interop.importer import ImportResult, import_files
+from everlog.interop.import_result import ImportResult
+from everlog.interop.importer import import_files
 from everlog.interop.transcript_sources import find_files
 from everlog.session import Store
 from tests.formats.conversations import CONVERSATIONS, ID

@@ -15,7 +15,8 @@ import pytest
 
 import everlog
 from everlog.app import load_formats
-from everlog.interop.importer import ImportResult, import_files
+from everlog.interop.import_result import ImportResult
+from everlog.interop.importer import import_files
 from everlog.model import Compaction, Text, ToolCall, assistant, tool_result, user
 from tests.real.claude_cli import NEEDS_CLAUDE, ClaudeCli
 from tests.real.claude_conversation import SUMMARY, answer, conversation, in_context

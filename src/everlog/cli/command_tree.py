@@ -136,8 +136,8 @@ def _print_version(ctx: click.Context, _: click.Parameter, is_set: bool) -> None
         "export": "import_export:export",
         "archive": "command_tree:archive",
         "store": "command_tree:store",
-        "config": "command_tree:config",
         "doctor": "doctor:doctor",
+        "config": "command_tree:config",
         "completion": "completion:completion",
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -150,8 +150,8 @@ def root() -> None:
     """The durable session layer for AI agents.
 
     Every message is stored in plain files and is on disk before a command returns. Instead of an
-    ID you can give a key, an alias, or the first six or more characters of the id. Exit codes: 0
-    for success, 1 for a failure with one line on stderr, 2 for wrong usage.
+    ID you can give a key, an alias, or the first six or more characters of one of these. Exit
+    codes: 0 for success, 1 for a failure with one line on stderr, 2 for wrong usage.
     """
 
 
@@ -176,7 +176,6 @@ def root() -> None:
         "parts": "sessions:parts",
         "prune": "sessions_maintenance:prune",
         "reclaim": "sessions_maintenance:reclaim",
-        "migrate": "import_export:migrate",
     },
     aliases={"import": "import_export:import_", "export": "import_export:export"},
 )

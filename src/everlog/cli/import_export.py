@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,81 +12,76 @@ from everlog.cli.options import command, open_chosen_store, open_session, sessio
 
 if TYPE_CHECKING:
     from everlog.interop.formats.format_types import ExportedFiles
-    from everlog.interop.importer import ImportResult
-    from everlog.interop.legacy_import import MigrationResult
-    from everlog.ports import SkippedFile
+    from everlog.interop.import_paths import ImportReport
+    from everlog.interop.import_result import ImportResult
 
-READABLE = ("auto", "claude", "codex", "cersei", "crabtalk", "gemini", "picoclaw", "pi")
-R = TypeVar("R", "ImportResult", "MigrationResult")
-WRITABLE = ("native", "claude", "cersei", "crabtalk", "picoclaw", "pi", "md", "html", "json")
+READABLE = ("auto", "native", "claude", "codex", "cersei", "crabtalk", "gemini", "picoclaw", "pi")
+WRITABLE = ("native", "ulid", "claude", "cersei", "crabtalk", "picoclaw", "pi", "md", "html", "json")
 
 
 @command("import")
 @click.argument("paths", metavar="PATH…", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.option("--format", "name", type=click.Choice(READABLE), default="auto", help="Import only files of this format.")
 def import_(paths: tuple[Path, ...], name: str, as_json: bool) -> int:
-    """Import sessions of other programs from files or folders.
+    """Import sessions from files or folders, whatever wrote them.
 
-    The format is detected from a file's content. The source is not changed. Sessions are imported
-    completely; damaged lines are kept and reported. Importing again adds only new records. Two
-    files with the same id that say different things become two sessions. Files that are not
-    sessions are named with the reason.
+    Takes sessions of other programs, legacy JSON files, sessions of everlog (a home, a copy of one,
+    an export as native or json) and an archive. The format is detected from a file's content. The
+    source is not changed. Damaged lines are kept and reported. Importing again adds only what is
+    new. Two files with the same id that say different things become two sessions. Files that are
+    not sessions are named with the reason.
     """
     from everlog.app import load_formats
-    from everlog.interop.importer import import_files
-    from everlog.interop.transcript_sources import find_files
+    from everlog.interop.import_paths import import_paths
 
-    formats = load_formats() if name == "auto" else load_formats(name)
-    files, skipped = find_files(paths, formats)
+    formats = () if name == "native" else load_formats() if name == "auto" else load_formats(name)
     with open_chosen_store() as store, output.progress("importing files") as on_progress:
-        results = list(import_files(store.port, files, formats, progress=on_progress))
-    return _print_results(results, _print_imported, "no files were found", as_json, skipped)
+        is_native = name in ("auto", "native")
+        report = import_paths(store.port, paths, formats, native=is_native, progress=on_progress)
+    failures = [result for result in report.files if result.problem]
+    if as_json:
+        output.print_json(report)
+    else:
+        _print_report(report)
+    for result in failures:
+        output.warn(f"skipped {result.path}: {result.problem}")
+    return 1 if failures else 0
+
+
+def _print_report(report: ImportReport) -> None:
+    for result in report.files:
+        if not result.problem:
+            _print_imported(result)
+    for file in report.skipped:
+        output.info(f"skipped {output.one_line(file.path)}: {file.reason}")
+    for theirs in report.settings:
+        ours = f"write `{theirs.setting}` below [compaction]" if theirs.setting else "see [compaction]"
+        value = output.one_line(f"{theirs.key}: {theirs.value}")
+        output.info(f"{value} of config.yaml is not taken over ({ours} in config.toml)")
+    if not report.files and not report.skipped:
+        output.info("no files were found")
 
 
 def _print_imported(result: ImportResult) -> None:
     name = output.one_line(Path(result.path).name)
-    print(f"{name} → {result.id}, {result.format}: {_describe_counts(result)}")
+    if name == "session.jsonl":
+        name = output.one_line(Path(result.path).parent.name)
+    print(f"{name} → {result.id}, {result.format}: {_describe_count(result)}")
     for child in result.children:
-        print(f"  {output.one_line(child.path)} → {child.id}: {_describe_counts(child)}")
+        print(f"  {output.one_line(child.path)} → {child.id}: {_describe_count(child)}")
     for item in (result, *result.children):
         if item.differs_from is not None:
             output.warn(f"{name}: goes another way than {item.differs_from}, so it is a session of its own")
+        if item.lost:
+            output.warn(f"{name}: {output.plural(item.lost, 'record')} LOST")
         for text in item.problems:
             output.warn(f"{name}: {text}")
 
 
-def _describe_counts(result: ImportResult) -> str:
-    records = output.plural(result.records_in, "record")
-    counts = {"new": result.stored, "already there": result.already_there, "LOST": result.lost}
-    shown = [f"{count} {word}" for word, count in counts.items() if count]
-    return f"{records}, {', '.join(shown) if result.stored != result.records_in else 'all new'}"
-
-
-def _print_results(
-    results: Sequence[R],
-    print_result: Callable[[R], None],
-    none_found: str,
-    as_json: bool,
-    others: Sequence[SkippedFile] = (),
-) -> int:
-    """Print the result of each file, then those that were skipped; return the exit code.
-
-    `others` are files that nobody would take for a session: they are named, and are no failure.
-    """
-    failures = [result for result in results if result.problem]
-    if as_json:
-        output.print_json({"files": results, **({"skipped": others} if others else {})})
-    else:
-        for result in results:
-            if not result.problem:
-                print_result(result)
-        if not results and not others:
-            output.info(none_found)
-    for result in failures:
-        output.warn(f"skipped {result.path}: {result.problem}")
-    for file in () if as_json else others:
-        output.info(f"skipped {output.one_line(file.path)}: {file.reason}")
-    return 1 if failures else 0
+def _describe_count(result: ImportResult) -> str:
+    """Return how many messages the session has now, as a listing counts them, and how many are new."""
+    new = "all" if result.new_messages == result.messages else result.new_messages or "none"
+    return f"{output.plural(result.messages, 'message')}, {new} new"
 
 
 @command()
@@ -119,6 +113,8 @@ def export(*, session_id: str, name: str, folder: Path, redact: bool, as_json: b
         written: ExportedFiles
         if name == "native":
             written = exporter.export_native(session)
+        elif name == "ulid":
+            written = exporter.export_ulid(session)
         elif name == "json":
             written = exporter.export_json(session)
         elif name in ("md", "html"):
@@ -145,25 +141,3 @@ def export(*, session_id: str, name: str, folder: Path, redact: bool, as_json: b
         return
     for file in files:
         print(output.one_line(file))
-
-
-@command()
-@click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
-def migrate(directory: Path, as_json: bool) -> int:
-    """Import legacy JSON session files from a directory.
-
-    Each x.json is renamed to x.json.migrated once its session is on disk and was read back equal.
-    A file that cannot be imported is reported and left in place. Running it again changes nothing.
-    """
-    from everlog.interop.legacy_import import migrate as run
-    from everlog.stores.file.layout import legacy_files
-
-    files = legacy_files(directory)
-    with open_chosen_store() as store, output.progress("importing files") as on_progress:
-        results = run(store.port, files, progress=on_progress)
-    return _print_results(results, _print_migrated, f"no legacy session files in {directory}", as_json)
-
-
-def _print_migrated(result: MigrationResult) -> None:
-    name = output.one_line(Path(result.path).name)
-    print(f"{name} → {result.id}, {output.plural(result.records_out, 'record')}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -29,22 +30,19 @@ def serve(port: int | None, host: str | None, example: bool, as_json: bool) -> N
     Stop it with Ctrl-C or SIGTERM; it waits for running turns to end. It logs to stderr, one JSON
     object per line.
     """
+    from everlog.errors import EverlogError, SettingsError
+
     try:
         from everlog.daemon.server import run
     except ModuleNotFoundError as error:
-        from everlog.errors import SettingsError
-
         hint = "pip install 'everlog[daemon]'"
         raise SettingsError(f"the daemon needs {error.name}", hint=hint) from error
 
-    def announce(daemon: RunningDaemon) -> None:
+    async def announce(daemon: RunningDaemon) -> None:
         if example:
-            import asyncio
-
-            task = asyncio.ensure_future(_create_example(daemon))
-            task.add_done_callback(lambda done: _announce(daemon, as_json))
-        else:
-            _announce(daemon, as_json)
+            with suppress(EverlogError):  # it is not needed
+                await _create_example(daemon)
+        _announce(daemon, as_json)
 
     run(chosen_home().absolute(), location=chosen_location(), port=port, host=host, on_start=announce)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import msgspec
@@ -16,14 +18,40 @@ from everlog.wire.events import CompactEnd, CompactFailed, Error, HookFailed, Me
 Level = Literal["info", "warning", "error"]
 
 
+class _Output:
+    """Where lines go: to stderr, or into a list until they may be written."""
+
+    held: list[str] | None = None
+
+    def write(self, line: str) -> None:
+        if self.held is not None:
+            self.held.append(line)
+            return
+        try:
+            print(line, file=sys.stderr, flush=True)
+        except (OSError, ValueError):
+            pass
+
+
+_output = _Output()
+
+
+@contextmanager
+def hold_back() -> Iterator[None]:
+    """Hold all lines back until the block ends, so that what it prints comes first."""
+    _output.held = []
+    try:
+        yield
+    finally:
+        lines, _output.held = _output.held or [], None
+        for line in lines:
+            _output.write(line)
+
+
 def log_event(event: str, *, level: Level = "info", **fields: object) -> None:
     """Write one line. Never raises: the reader of stderr may be gone."""
     row = {"ts": timestamp(time.time()), "level": level, "event": event, **fields}
-    text = msgspec.json.encode(replace_surrogates(row), enc_hook=str).decode()
-    try:
-        print(text, file=sys.stderr, flush=True)
-    except (OSError, ValueError):
-        pass
+    _output.write(msgspec.json.encode(replace_surrogates(row), enc_hook=str).decode())
 
 
 def log_run_event(event: RunEvent) -> None:

@@ -15,8 +15,8 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -54,16 +54,21 @@ class RunningDaemon(msgspec.Struct, frozen=True):
     runtime: Runtime
 
 
+async def _announce_nothing(daemon: RunningDaemon) -> None:
+    return
+
+
 async def serve(
     home: Path,
     *,
     location: str | None = None,
     port: int | None = None,
     host: str | None = None,
-    on_start: Callable[[RunningDaemon], None] = lambda served: None,
+    on_start: Callable[[RunningDaemon], Awaitable[None]] = _announce_nothing,
 ) -> None:
     """Run the daemon of a home until it is stopped; port and host override the settings.
 
+    `on_start` is awaited while requests are served; the log of the start is written after it.
     `location` is that of the store, if it is not the one of the settings. Raises SessionBusyError if
     a daemon is already running for the home, SettingsError if it cannot listen on the address.
     """
@@ -73,6 +78,9 @@ async def serve(
     _check_host(host, daemon)
     stop = asyncio.Event()
     async with AsyncExitStack() as stack:
+        startup = ExitStack()
+        stack.callback(startup.close)
+        startup.enter_context(json_log.hold_back())
         run_directory = RunDirectory(home)
         stack.callback(run_directory.close)
         run_directory.claim()
@@ -127,7 +135,8 @@ async def serve(
                 await asyncio.sleep(0.005)
             await steps.run("address", announce)
             log_event("daemon_start", address=address, home=str(home), pid=os.getpid())
-            on_start(RunningDaemon(address, home, make_link, runtime))
+            await on_start(RunningDaemon(address, home, make_link, runtime))
+            startup.close()
             stop_task = asyncio.ensure_future(stop.wait())
             await asyncio.wait({server_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)
             stop_task.cancel()
@@ -151,7 +160,7 @@ def run(
     location: str | None = None,
     port: int | None = None,
     host: str | None = None,
-    on_start: Callable[[RunningDaemon], None] = lambda served: None,
+    on_start: Callable[[RunningDaemon], Awaitable[None]] = _announce_nothing,
 ) -> None:
     """Run `serve` as a program, on uvloop."""
     import uvloop  # noqa: PLC0415 - not available on every platform

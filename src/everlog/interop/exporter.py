@@ -9,6 +9,7 @@ import msgspec
 
 from everlog.interop.formats.foreign_format import ForeignFormat
 from everlog.interop.formats.format_types import ExportedFiles
+from everlog.interop.formats.ulid.session_export import export_session
 from everlog.log.fold import to_builtins
 from everlog.log.line_codec import to_object
 from everlog.log.parts import part_name
@@ -31,6 +32,11 @@ def export_native(session: Session) -> ExportedFiles:
         else:
             lines.append(entry.line + b"\n")
     return ExportedFiles({f"{session.id}/{part_name(1)}": b"".join(lines)}, tuple(damage))
+
+
+def export_ulid(session: Session) -> ExportedFiles:
+    """Export a session as a directory of the ULID format, and nothing that the format does not have."""
+    return export_session(session.metadata, session.records())
 
 
 def export_json(session: Session) -> ExportedFiles:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import msgspec
 from msgspec.structs import replace
 
 from everlog.errors import EverlogError, FormatError
@@ -19,28 +18,15 @@ from everlog.identity.key import own_aliases
 from everlog.ids import is_name
 from everlog.interop.formats.foreign_format import ForeignFormat
 from everlog.interop.formats.format_types import DamagedBytes, ForeignSession, HiddenMessages, ListingScan, derive_id
+from everlog.interop.formats.picoclaw.lines import NAME as LEGACY_FORMAT
+from everlog.interop.import_result import ImportResult
 from everlog.interop.import_target import ImportTarget, hide_before_summaries
+from everlog.interop.legacy_import import read_legacy_session
 from everlog.interop.transcript_sources import FileSource, detect_format, explain_file
 from everlog.model import SETTABLE, Meta
 from everlog.ports import Store
 
 PROGRAM_TITLE = "programTitle"  # in the metadata: the title that the session's program gave it
-
-
-class ImportResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The result of importing one file: `records_in` = `stored` + `already_there` + `lost`."""
-
-    path: str
-    id: str | None = None
-    format: str = ""
-    records_in: int = msgspec.field(default_factory=lambda: 0)  # in the file
-    stored: int = msgspec.field(default_factory=lambda: 0)  # by this run, and read back
-    already_there: int = msgspec.field(default_factory=lambda: 0)
-    lost: int = msgspec.field(default_factory=lambda: 0)  # neither
-    problems: tuple[str, ...] = msgspec.field(default_factory=lambda: ())  # what was lost, and damage, which is kept
-    differs_from: str | None = None  # the session with the same id in its format, if the file went another way
-    children: tuple[ImportResult, ...] = ()
-    problem: str = ""  # why nothing was imported
 
 
 def import_files(
@@ -49,25 +35,37 @@ def import_files(
     formats: Sequence[ForeignFormat],
     *,
     progress: Callable[[int, int], None] | None = None,
+    origin: Callable[[Path], Path] = Path,
 ) -> Iterator[ImportResult]:
-    """Import each file that a format recognises; the result of any other has a problem."""
+    """Import each file that a format recognises; the result of any other has a problem.
+
+    `origin` returns where a file is for its own program, if it is read from a copy.
+    """
     for number, file in enumerate(files, 1):
         try:
-            format = detect_format(file, formats)
-            if format is None:
-                raise FormatError(explain_file(file, formats))
-            source = format.read(FileSource(file, has_parts=format.PART_BYTES > 0))
-            # Where the file is, its own program can go on with it.
-            command = format.resume_command(ListingScan(program_id=source.session_id), str(file.absolute()))
-            if command:
-                source = replace(source, metadata={**source.metadata, "resume": command})
-            yield replace(import_session(store, format, source), path=str(file))
+            yield replace(_import_file(store, file, formats, origin(file).absolute()), path=str(origin(file)))
         except EverlogError as error:
-            yield ImportResult(path=str(file), problem=str(error))
+            yield ImportResult(path=str(origin(file)), problem=str(error))
         except OSError as error:
-            yield ImportResult(path=str(file), problem=error.strerror or str(error))
+            yield ImportResult(path=str(origin(file)), problem=error.strerror or str(error))
         if progress is not None:
             progress(number, len(files))
+
+
+def _import_file(store: Store, file: Path, formats: Sequence[ForeignFormat], origin: Path) -> ImportResult:
+    format = detect_format(file, formats)
+    if format is not None:
+        source = format.read(FileSource(file, has_parts=format.PART_BYTES > 0))
+        # Where the file is, its own program can go on with it.
+        command = format.resume_command(ListingScan(program_id=source.session_id), str(origin))
+        if command:
+            source = replace(source, metadata={**source.metadata, "resume": command})
+        return import_session(store, format, source)
+    legacy = next((format for format in formats if format.NAME == LEGACY_FORMAT), None)
+    session = read_legacy_session(file) if legacy is not None and file.suffix == ".json" else None
+    if legacy is None or session is None:
+        raise FormatError(explain_file(file, formats))
+    return import_session(store, legacy, session)
 
 
 def import_session(
@@ -99,6 +97,8 @@ def import_session(
         path=source.session_id,
         id=session,
         format=format.NAME,
+        messages=(after := store.metadata(session).message_count),
+        new_messages=after - before.message_count,
         records_in=len(records),
         stored=stored,
         already_there=already_there,

@@ -17,9 +17,10 @@ import msgspec
 from msgspec.structs import replace
 
 from everlog.errors import ConflictError, EverlogError, FormatError, StoreFailedError, StoreFullError
-from everlog.interop.formats.picoclaw.messages import Document, read_document
+from everlog.interop.formats.format_types import ForeignSession, Item, Summary, derive_id
+from everlog.interop.formats.picoclaw.messages import Document, NotASessionError, read_document
 from everlog.log.line_codec import is_same_record
-from everlog.model import AnyRecord, Damaged
+from everlog.model import AnyRecord, Compaction, Damaged, Message
 from everlog.ports import Store
 
 MIGRATED_ENDING = ".migrated"
@@ -63,6 +64,28 @@ def read_file(file: Path) -> Document:
         return read_document(stream.read(), file.name.removesuffix(".json"), modified_ms)
 
 
+def read_legacy_session(file: Path) -> ForeignSession | None:
+    """Read a legacy file as a session of PicoClaw, whose format it was; None if it is none for certain."""
+    try:
+        document = read_file(file)
+    except NotASessionError:
+        return None
+    if not document.is_certain:
+        return None
+    key, stem = document.key, file.name.removesuffix(".json")
+    items: list[Item] = []
+    for index, record in enumerate(document.records):
+        record_id = derive_id(key, index)
+        if isinstance(record, Compaction):
+            # It stands for what was said before the messages in the file.
+            summary = Summary(id=record_id, text=record.summary, first_kept=derive_id(key, index + 1), strategy="prose")
+            items.append(replace(summary, timestamp=record.timestamp))
+        elif isinstance(record, Message):
+            items.append(replace(record, id=record_id))
+    metadata = _session_fields(document)
+    return ForeignSession(session_id=stem, metadata=metadata, created_ms=document.created_ms, items=tuple(items))
+
+
 def _migrate(store: Store, file: Path) -> MigrationResult:
     document = read_file(file)
     target = file.with_name(file.name + MIGRATED_ENDING)
@@ -93,13 +116,18 @@ def _migrate(store: Store, file: Path) -> MigrationResult:
 
 def _find_or_create(store: Store, document: Document) -> str:
     """Return the session with the file's key; create it with the file's time if there is none."""
+    return store.create(_session_fields(document), unless_held=True, at=document.created_ms).id
+
+
+def _session_fields(document: Document) -> dict[str, Any]:
+    """Return the key of a session, with the agent and the sender that it names."""
     metadata: dict[str, Any] = {"key": document.key}
     parts = document.key.split(":")
     if parts[0] == "agent" and len(parts) > 2:
         metadata["agent"] = parts[1]
         if "direct" in parts[2:-1]:
             metadata["sender"] = parts[-1]
-    return store.create(metadata, unless_held=True, at=document.created_ms).id
+    return metadata
 
 
 def _is_prefix(entries: Sequence[Any], expected: Sequence[AnyRecord]) -> bool:

@@ -15,16 +15,21 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from everlog.app import load_formats
 from everlog.errors import ConflictError, FormatError, StoreFailedError
+from everlog.interop.import_paths import import_paths
 from everlog.interop.store_copy import CopyReport, copy
 from everlog.log.line_codec import decode
 from everlog.model import Damaged, Event, Metadata, assistant, user
 from everlog.ports import RawLine
+from everlog.session import Session, Store
 from everlog.settings import Settings
 from everlog.stores.file.file_store import FileStore
 from everlog.stores.postgres.postgres_store import PostgresStore
+from tests.interop.test_import_paths import agent_home
 from tests.stores.postgres.open_stores import Stores
 from tests.stores.postgres.sample_sessions import SMALL, fill, logs
+from tests.test_spec_003 import ALL_FACTS, ULID, facts
 
 COUNT = 60
 AnyStore = FileStore | PostgresStore
@@ -506,3 +511,18 @@ def test_a_session_that_is_deleted_meanwhile_is_told_and_the_others_are_copied(
         moved = copy(third, _Deleting(target, ids[2], target))  # type: ignore[arg-type]
         assert ([one.session for one in moved.refused], moved.grown) == ([ids[2]], 4)
         assert copy(third, target).copied == 1
+
+
+def test_a_directory_of_another_program_is_imported_into_a_database_with_its_metadata(
+    stores: Stores, tmp_path: Path
+) -> None:
+    sessions = agent_home(tmp_path)
+    database = stores.new(Settings())
+    (result,) = import_paths(database, [sessions], load_formats()).files
+    assert (result.id, result.stored, result.lost, result.problem) == (ULID, 5, 0, "")
+    session = Session(Store(database), ULID)
+    assert facts(session) == ALL_FACTS and session.verify() == ()
+    session.append(user("and now?"))
+    assert facts(Session(Store(stores.again(database)), ULID)) == ALL_FACTS
+    (again,) = import_paths(database, [sessions], load_formats()).files
+    assert (again.id, again.stored, again.already_there) == (ULID, 0, 5)

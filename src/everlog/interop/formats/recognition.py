@@ -12,6 +12,7 @@ from everlog.interop.formats.jsonl import head_objects
 
 HEAD_BYTES = 64 * 1024  # the least that is read from a file to detect its format
 _NEAREST_KEYS = 2  # that a line must share with a format to be near it
+_PAGE = re.compile(rb"# [^\n]*\n\nsession `[0-9A-Z]{26}` |<!doctype html>")
 _NOT_READ = ", which everlog does not read"
 _KEY = re.compile(rb'"([A-Za-z_]{1,40})"\s*:')
 
@@ -38,6 +39,8 @@ _LOOKALIKES: Sequence[tuple[frozenset[str], str]] = (
     (frozenset({"working_dir", "description"}), f"a goose session{_NOT_READ} yet"),
     (frozenset({"__openclaw"}), f"an OpenClaw session{_NOT_READ} yet"),
     (frozenset({"info", "messages"}), f"an opencode export{_NOT_READ} yet"),
+    (frozenset({"recordType", "seq"}), "a session of everlog's own layout, which everlog import reads"),
+    (frozenset({"createdAt", "lastMessageAt", "messageCount"}), "the metadata of a session of everlog's own layout"),
     (frozenset({"archive_name", "archived_at"}), f"a session of a later CrabTalk{_NOT_READ} yet"),
 )
 _BINARY = {b"SQLite format 3\0": "an SQLite database", b"PK\x03\x04": "a zip archive", b"\x1f\x8b": "a gzip file"}
@@ -77,6 +80,8 @@ def explain_refusal(path: str, head: bytes, formats: Sequence[ForeignFormat]) ->
             return f"{name}{_NOT_READ} as sessions"
     if not head.strip(b"\0"):
         return "nothing but NUL bytes"
+    if _PAGE.match(head):
+        return "a page to read: of a session of everlog, import an export as native or json"
     if re.match(rb"\s*# aider chat started at ", head):
         return f"an aider history{_NOT_READ} yet"
     objects = list(_first_objects(head))

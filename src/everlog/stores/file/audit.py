@@ -13,6 +13,7 @@ from zlib import crc32
 import msgspec
 
 from everlog.log import scan
+from everlog.log.fold import ADOPTION_KEY
 from everlog.log.line_codec import decode
 from everlog.log.parts import part_number
 from everlog.log.tail_recovery import examine_tail
@@ -110,7 +111,9 @@ class _LineChecker:
         is_native = isinstance(record, Meta) and record.seq == 0  # only everlog starts a log so
         if not checked and (self.has_checked or is_native):
             yield finding(UNCHECKED, record.seq, f"{crc32(line):08x}")
-        self.has_checked = self.has_checked or checked
+        # After a birth record that adopts metadata, an import put lines of another program as they were.
+        begins_foreign = isinstance(record, Meta) and record.seq == 0 and ADOPTION_KEY in record.set
+        self.has_checked = self.has_checked or (checked and not begins_foreign)
         if checked and isinstance(record, Event) and record.kind == "vouch":
             self._vouch(record)
         self.previous_seq = record.seq

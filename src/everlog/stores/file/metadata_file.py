@@ -97,15 +97,23 @@ def _start_fold(session: str, log: LogReader) -> tuple[MetadataFold, Through]:
             cached = None
         if cached is not None and covers(cached.through, log):
             return MetadataFold(cached), cached.through
+    return MetadataFold(_initial(session, data, checked=checked)), Through()
+
+
+def read_initial(session: str, log: LogReader) -> Metadata:
+    """Return what the file says and no record of the log may hold; nothing that records count."""
+    data, checked = _read(log)
+    return _initial(session, data, checked=checked)
+
+
+def _initial(session: str, data: dict[str, Any], *, checked: bool) -> Metadata:
     fields = {key: data[key] for key in data if key in SETTABLE or key not in _NATIVE_KEYS}
     blank = MetadataFold.empty(session).metadata(1, 0)
     try:
         base = from_builtins({**to_builtins(blank), **fields})
     except msgspec.ValidationError:
         base = blank
-    if not checked:  # of another program
-        base = adopt_counts(base, data)
-    return MetadataFold(base), Through()
+    return base if checked else adopt_counts(base, data)  # what another program counted
 
 
 _NATIVE_KEYS = frozenset(Metadata.__struct_encode_fields__)

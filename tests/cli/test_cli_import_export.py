@@ -1,4 +1,4 @@
-"""`import` and `export`."""
+"""`everlog import` and `everlog export`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from everlog.session import Store
 from tests.cli.runner import Cli, run_on_terminal
+from tests.test_spec_003 import DOCUMENT, ULID
 
 CRAB = (
     b'{"agent":"crab","created_by":"user","created_at":"2026-03-01T10:00:00+00:00","title":"",'
@@ -36,7 +38,7 @@ def test_a_folder_is_imported_once_and_the_source_stays(cli: Cli, source: Path) 
     assert (again["id"], again["stored"], again["alreadyThere"]) == (one["id"], 0, 3)
     assert "hello" in cli("sessions", "show", one["id"]).out
     said = cli("import", str(source)).out
-    assert said.startswith(f"crab_user_1.jsonl → {one['id']}, crabtalk: ") and "3 already there" in said
+    assert said == f"crab_user_1.jsonl → {one['id']}, crabtalk: 2 messages, none new\n", "as a listing counts them"
 
 
 def test_two_conversations_with_one_name_are_two_sessions_and_the_report_says_so(cli: Cli, source: Path) -> None:
@@ -79,14 +81,14 @@ def test_a_session_goes_back_byte_for_byte(cli: Cli, source: Path, tmp_path: Pat
     assert grown.read_bytes() == CRAB + b'{"role":"user","content":"one more"}\n'
 
 
-@pytest.mark.parametrize("name", ["native", "claude", "cersei", "picoclaw", "pi", "json"])
+@pytest.mark.parametrize("name", ["native", "ulid", "claude", "cersei", "picoclaw", "pi", "json"])
 def test_any_session_can_be_written_in_any_format(cli: Cli, source: Path, tmp_path: Path, name: str) -> None:
     session = cli("import", str(source), "--json").json["files"][0]["id"]
     done = cli("export", session, "--format", name, "-o", str(tmp_path / "o"), "--json")
     assert done.code == 0, done.err
     text = Path(done.json["files"][0]).read_text()
     assert "hello, my key" in text
-    if name not in ("native", "json"):
+    if name not in ("native", "json", "ulid"):
         back = cli("import", str(tmp_path / "o"), "--json").json["files"][0]
         assert back["format"] == name and back["lost"] == 0
         shown = json.loads(cli("sessions", "show", back["id"], "--json").out)["messages"]
@@ -108,6 +110,36 @@ def test_what_a_file_is_called_reaches_no_terminal_unchecked(root: Path, tmp_pat
     (tmp_path / "x\x1b[31m.jsonl").write_bytes(b"nonsense\n")
     done = run_on_terminal(root, "import", str(tmp_path))
     assert done.code == 1 and "\x1b[31m" not in done.out
+
+
+def test_sessions_of_our_own_layout_come_in_with_a_word_on_their_settings(cli: Cli, tmp_path: Path) -> None:
+    folder = tmp_path / ".agent" / "sessions" / ULID
+    folder.mkdir(parents=True)
+    (folder / "session.jsonl").write_bytes(DOCUMENT)
+    (folder / "metadata.json").write_text(json.dumps({"id": ULID, "name": "Disks"}))
+    (tmp_path / ".agent" / "config.yaml").write_text("compaction:\n  reserve_tokens: 9000\n")
+    done = cli("import", str(tmp_path / ".agent" / "sessions"))
+    assert (done.code, done.out) == (0, f"{ULID} → {ULID}, ulid: 4 messages, all new\n")
+    assert "compaction.reserve_tokens: 9000 of config.yaml is not taken over" in done.err
+    assert "`reserve_tokens = 9000` below [compaction]" in done.err and done.err.count("\n") == 1
+    assert cli("sessions", "import", str(tmp_path / ".agent"), "--json").json["files"][0]["newMessages"] == 0
+
+
+def test_legacy_files_come_in_and_stay_and_those_that_are_torn_are_named(
+    cli: Cli, store: Store, tmp_path: Path
+) -> None:
+    folder = tmp_path / "old"
+    folder.mkdir()
+    messages = [{"role": "user", "content": "hello"}]
+    document = {"key": "agent:main:direct:42", "messages": messages, "created": "2025-03-04T05:06:07Z"}
+    (folder / "agent_main_direct_42.json").write_text(json.dumps(document))
+    (folder / "torn.json").write_text("{")
+    done = cli("import", str(folder))
+    session = store.session("agent:main:direct:42")
+    assert done.out == f"agent_main_direct_42.json → {session.id}, picoclaw: 1 message, all new\n"
+    assert done.code == 1 and done.err.count("\n") == 1 and "torn.json: not JSON" in done.err
+    assert sorted(file.name for file in folder.iterdir()) == ["agent_main_direct_42.json", "torn.json"]
+    assert cli("sessions", "migrate", str(folder)).code == 2
 
 
 def test_the_id_in_its_program_finds_an_imported_session(cli: Cli, tmp_path: Path) -> None:
