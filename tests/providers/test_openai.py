@@ -356,6 +356,7 @@ def test_each_failure_is_one_of_ours_and_is_not_tried_again(answer: Answer, kind
         assert len(server.sent) == 1
     error: BaseException | None = raised.value
     assert type(error) is kind
+    assert raised.value.message.startswith(f"local:m at {server.url}/v1: ") and raised.value.hint
     while error is not None:
         assert KEY not in f"{error} {error!r}"
         error = error.__cause__
@@ -373,8 +374,21 @@ def test_a_provider_that_asks_to_wait_is_heard() -> None:
 def test_a_server_that_is_not_there_is_unavailable() -> None:
     with FakeServer() as server:
         pass
-    with pytest.raises(ProviderUnavailableError):
+    with pytest.raises(ProviderUnavailableError) as raised:
         ask(server)
+    assert raised.value.message.startswith(f"local:m at {server.url}/v1: ")
+    assert "running and reachable: base_url in [provider.local]" in raised.value.hint
+
+
+def test_an_error_names_where_its_key_is_from_and_no_password_of_its_address() -> None:
+    with FakeServer(refusal(401, "wrong key")) as server:
+        address = server.url.replace("://", "://name:password@")
+        table = ProviderSettings(base_url=f"{address}/v1", api_key_env="MY_KEY")
+        provider = connect("local:m", Settings(provider={"local": table}), {"MY_KEY": KEY})
+        with pytest.raises(ProviderDeniedError) as raised:
+            asyncio.run(provider.complete(Request(messages=(user("hello"),))))
+    assert raised.value.message.startswith(f"local:m at {server.url}/v1: HTTP 401: wrong key")
+    assert raised.value.hint == "check the key (MY_KEY) and the account"
 
 
 def test_a_call_that_is_cancelled_ends_as_cancelled() -> None:

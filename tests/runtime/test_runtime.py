@@ -14,12 +14,22 @@ import everlog
 from everlog.agent.environment import agents_block, environment_block, instructions_block
 from everlog.aio import THREADS, AsyncStore
 from everlog.app import open_runtime
+from everlog.errors import SettingsError
 from everlog.identity.scope import Inbound
 from everlog.model import Text, user
 from everlog.ports import Page, ToolOutput, ToolSpec
 from everlog.runtime.runtime import Runtime
 from everlog.session import Store
-from everlog.settings import AgentSettings, McpSettings, PostgresSettings, Settings, TurnSettings, parse
+from everlog.settings import (
+    AgentSettings,
+    CronJob,
+    CronSettings,
+    McpSettings,
+    PostgresSettings,
+    Settings,
+    TurnSettings,
+    parse,
+)
 from everlog.stores.in_memory import InMemoryStore
 
 T = TypeVar("T")
@@ -360,6 +370,27 @@ def test_what_is_injected_follows_the_message_it_came_with(tmp_path: Path) -> No
         context = await runtime.context(session)
         assert any("local rules" in one.text for one in context.messages if one.auto_injected)
         assert all("local rules" not in one.text for one in await session.messages())
+        await _closed(runtime)
+
+    _run(scenario())
+
+
+def test_a_turn_that_cannot_begin_for_its_model_leaves_no_session(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        job = CronJob(id="night", schedule="0 3 * * *", prompt="go")
+        settings = Settings(turn=TurnSettings(model="nowhere:m"), cron=CronSettings(jobs=(job,)))
+        runtime = open_runtime(home=tmp_path, create=True, settings=settings)
+        for make in (
+            lambda: runtime.inbound(TELEGRAM, "hello"),
+            lambda: runtime.inbound(TELEGRAM, "hello", new_chat=True),
+            lambda: runtime.create(check=True),
+            lambda: runtime.cron.run("night"),
+        ):
+            with pytest.raises(SettingsError, match="there is no provider 'nowhere'"):
+                await make()
+        assert (await runtime.store.list()).total == 0
+        with_model = await runtime.store.create(model="offline")
+        assert (await (await runtime.submit(with_model, "!say yes")).answer()).reply.text == "yes"
         await _closed(runtime)
 
     _run(scenario())

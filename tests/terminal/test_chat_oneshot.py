@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+import everlog
 from everlog.session import Store
 from tests.cli.runner import environment, run_process
 from tests.daemon.running_daemon import Daemon
-from tests.terminal.chat_driver import Start, only_session, stops
+from tests.providers.fake_server import FakeServer, refusal
+from tests.terminal.chat_driver import Start, only_session, stops, use_server
 
 Serve = Callable[..., Daemon]
 
@@ -168,3 +170,29 @@ def test_the_answer_is_given_through_the_daemon_when_one_runs(root: Path, daemon
     assert run_process(root, "chat", "-p", "!say hello").out == "hello\n"
     with serving.client() as client:
         assert client.health()["turns"] == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ('[turn]\nmodel = "nowhere:m"\n', "there is no provider 'nowhere'"),
+        ('[turn]\nmodel = "there:m"\n[provider.there]\napi_key_env = "NO_SUCH_KEY"\n', "NO_SUCH_KEY is not set"),
+    ],
+)
+def test_a_prompt_that_no_model_can_answer_leaves_no_session(root: Path, store: Store, config: str, said: str) -> None:
+    (root / "config.toml").write_text(config)
+    refused = run_process(root, "chat", "-p", "hello")
+    assert refused.code == 1 and said in refused.err
+    assert store.list().total == 0
+
+
+def test_a_prompt_that_the_provider_refuses_leaves_only_what_was_there(root: Path, store: Store) -> None:
+    with FakeServer(*[refusal(401, "wrong key")] * 2) as server:
+        use_server(root, server)
+        refused = run_process(root, "chat", "-p", "hello")
+        assert refused.code == 1 and f"there:m at {server.url}/v1: HTTP 401: wrong key" in refused.err
+        assert store.list().total == 0
+        session = store.create()
+        session.append(everlog.user("an earlier one"))
+        assert run_process(root, "chat", "-p", "hello").code == 1
+    assert [message.text for message in only_session(store).messages()] == ["an earlier one", "hello"]

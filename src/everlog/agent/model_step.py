@@ -161,7 +161,10 @@ class ModelStep:
                 async with asyncio.timeout(seconds):
                     reply = await run_external(self._spec.provider.complete(request, on_delta))
             except TimeoutError as error:
-                raise ProviderUnavailableError(f"the model gave no answer within {seconds:g} s") from error
+                raise ProviderUnavailableError(
+                    f"{request.model or 'the model'} gave no answer within {seconds:g} s",
+                    hint="try again later, use another model, or raise [turn] model_seconds",
+                ) from error
             finally:
                 in_progress = False
             if reply.usage is not None:

@@ -77,10 +77,15 @@ def _announce(daemon: RunningDaemon, as_json: bool) -> None:
 
 async def _create_example(daemon: RunningDaemon) -> None:
     """Create an example session with real turns, if there are no sessions."""
+    from everlog.errors import SettingsError
+
     runtime = daemon.runtime
     if (await runtime.store.list(limit=1)).total:
         return
-    session = await runtime.create(title=EXAMPLE_TITLE)
+    try:
+        session = await runtime.create(title=EXAMPLE_TITLE, check=True)
+    except SettingsError:  # without a model that can be used there is nothing to show
+        return
     for text in (
         "Hello! What is this?",
         'What time is it in Berlin?\n!call current_time {"timezone": "Europe/Berlin"}',

@@ -51,6 +51,7 @@ from everlog.log.line_codec import replace_surrogates
 from everlog.log.usage_fold import parse_count
 from everlog.model import AnyBlock, File, Image, Message, Text, Thinking, ToolCall, Usage, assistant
 from everlog.ports import Delta, Request, ToolSpec
+from everlog.providers.provider_errors import CHANGE_HINT, RETRY_HINT
 
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 _MAX_COUNT = 10**9  # tokens; a larger count is wrong, and would trigger a compaction
@@ -262,15 +263,15 @@ def to_message(response: ModelResponse, model: str) -> Message:
     reason = str(finish_reason) if finish_reason else None
     content = tuple(_blocks(response.parts))
     if response.finish_reason == "content_filter":
-        raise ProviderRefusedError(f"the provider stopped the answer: {reason}")
+        raise ProviderRefusedError(f"the provider stopped the answer: {reason}", hint=CHANGE_HINT)
     if response.state == "incomplete" or reason is None:
-        raise ProviderUnavailableError("the answer was cut off")
+        raise ProviderUnavailableError("the answer was cut off", hint=RETRY_HINT)
     if response.finish_reason == "error":
-        raise ProviderUnavailableError(f"the model failed: {reason}")
+        raise ProviderUnavailableError(f"the model failed: {reason}", hint=RETRY_HINT)
     if not content:
         if response.finish_reason == "length":
-            raise ProviderError("max_tokens was reached before the answer began")
-        raise ProviderUnavailableError("the model returned an empty answer")
+            raise ProviderError("max_tokens was reached before the answer began", hint=CHANGE_HINT)
+        raise ProviderUnavailableError("the model returned an empty answer", hint=RETRY_HINT)
     return assistant(content, model=model, usage=_usage(response), stop_reason=reason)
 
 

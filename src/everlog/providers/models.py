@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -22,7 +23,7 @@ from everlog.model import File, Image, Message
 from everlog.ports import DeltaCallback, Request, ignore_delta
 from everlog.providers.offline_model import NAME as OFFLINE
 from everlog.providers.offline_model import OfflineModel
-from everlog.providers.provider_errors import map_error, redact_keys
+from everlog.providers.provider_errors import CHANGE_HINT, Endpoint, map_error, redact_keys
 from everlog.settings import ProviderSettings, Settings
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class _ConnectedModel(msgspec.Struct):
 
     model: Model[Any]
     secrets: tuple[str, ...]
+    endpoint: Endpoint
     loop: asyncio.AbstractEventLoop | None = None  # the one its connections belong to
     text_only: bool = False  # it has refused images and files
 
@@ -108,13 +110,14 @@ class Models:
                         on_delta(delta)
                         size += len(delta.text)
                         if size > MAX_ANSWER_CHARS:
-                            raise ProviderError(f"answer above {MAX_ANSWER_CHARS:,} characters")
+                            raise ProviderError(f"answer above {MAX_ANSWER_CHARS:,} characters", hint=CHANGE_HINT)
                 response = stream.get()
+            return message_conversion.to_message(response, name)
         except Exception as error:
             # If the server repeated the key, the original error is hidden too.
             key_in_message = any(secret in str(error) for secret in connected.secrets if secret)
-            raise map_error(error, connected.secrets) from (None if key_in_message else error)
-        return message_conversion.to_message(response, name)
+            mapped = map_error(error, connected.secrets, connected.endpoint)
+            raise mapped from (None if key_in_message or mapped is error else error)
 
     def window(self, model: str) -> int | None:
         """Return the context window set in `[provider.NAME]`."""
@@ -160,7 +163,33 @@ class Models:
         except Exception as error:
             raise _connect_error(model, provider, error, key) from None
         client_key = getattr(getattr(connected, "client", None), "api_key", None)
-        return _ConnectedModel(connected, (key, client_key if isinstance(client_key, str) else ""))
+        return _ConnectedModel(
+            connected,
+            (key, client_key if isinstance(client_key, str) else ""),
+            Endpoint(
+                model,
+                _address(connected),
+                "" if table is None else f"provider.{provider}",
+                _key_source(provider, table),
+            ),
+        )
+
+
+def _address(model: Model[Any]) -> str:
+    """Return the address of a model's server, without a password."""
+    try:
+        parts = urlsplit(str(model.base_url or ""))
+    except Exception:  # foreign code, or no URL
+        return ""
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path}".rstrip("/") if host else ""
+
+
+def _key_source(provider: str, table: ProviderSettings | None) -> str:
+    """Return where the key of a provider comes from, as far as the settings say so."""
+    if table is None:
+        return ""
+    return table.api_key_env or (f"api_key in [provider.{provider}]" if table.api_key else "")
 
 
 def _has_attachments(request: Request) -> bool:

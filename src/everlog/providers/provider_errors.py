@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from everlog.errors import (
     ContextOverflowError,
@@ -73,34 +73,69 @@ _CONNECTION_ERRORS = {
 
 _KEY_PATTERN = re.compile(r"\b(sk|pk|rk|gsk|xai|key|api)[-_][\w-]{8,}|\bAIza[\w-]{10,}|\bBearer\s+\S+", re.IGNORECASE)
 _MAX_MESSAGE_CHARS = 600
+RETRY_HINT = "try again later, or use another model"
+CHANGE_HINT = "change the request or use another model"
 
 
-def map_error(error: BaseException, secrets: Iterable[str] = ()) -> EverlogError:
+class Endpoint(NamedTuple):
+    """Where a model is called: what an error of the call names."""
+
+    model: str  # provider:name
+    address: str = ""
+    table: str = ""  # of the settings, if there is one: provider.NAME
+    key: str = ""  # where the key is from: a variable, or a setting
+
+    def __str__(self) -> str:
+        return f"{self.model} at {self.address}" if self.address else self.model
+
+
+def map_error(error: BaseException, secrets: Iterable[str] = (), endpoint: Endpoint | None = None) -> EverlogError:
     """Map an error of a model call; its text contains no key and none of `secrets`."""
     if isinstance(error, EverlogError):
+        if endpoint is not None:
+            error.message = f"{endpoint}: {error.message}"
         return error
     if isinstance(error, BaseExceptionGroup):
-        return map_error(error.exceptions[0], secrets)
+        return map_error(error.exceptions[0], secrets, endpoint)
     names = {kind.__name__ for kind in type(error).__mro__}
     status = _status(error)
     message = redact_keys(_error_message(error), secrets)
     text = f"HTTP {status}: {message}" if status else message
+    if endpoint is not None:
+        text = f"{endpoint}: {text}"
 
     def is_a(kinds: set[str]) -> bool:
         return not names.isdisjoint(kinds)
 
     may_overflow = status not in (*_DENIED_STATUS, 429) and not is_a(_RETRYABLE)
     if is_a(_OVERFLOW) or (may_overflow and _OVERFLOW_PATTERN.search(message)):
-        return ContextOverflowError(text)
+        return ContextOverflowError(text, hint="use a model with a larger window, or compact the session")
     decided = is_a(_DENIED | _RETRYABLE | _REFUSED)  # whatever the status is
     if is_a(_DENIED) or (not decided and status in _DENIED_STATUS):
-        return ProviderDeniedError(text, hint="check the key and the account")
+        source = f" ({endpoint.key})" if endpoint is not None and endpoint.key else ""
+        return ProviderDeniedError(text, hint=f"check the key{source} and the account")
     is_retryable = status in _RETRYABLE_STATUS or status >= 500 or (not status and is_a(_CONNECTION_ERRORS))
     if is_a(_RETRYABLE) or (not decided and is_retryable):
-        return ProviderUnavailableError(text, retry_after=_retry_after(error))
+        return ProviderUnavailableError(text, hint=_waiting_hint(status, endpoint), retry_after=_retry_after(error))
     if decided or status:
-        return ProviderRefusedError(text, hint="check the model's name and the base_url" if status == 404 else "")
-    return ProviderError(text)
+        name_hint = "check the model's name and the base_url"
+        return ProviderRefusedError(text, hint=name_hint if status == 404 else CHANGE_HINT)
+    return ProviderError(text, hint=f"check {_settings_of(endpoint)}: its api must be the one that the server speaks")
+
+
+def _waiting_hint(status: int, endpoint: Endpoint | None) -> str:
+    """Return what to do about a provider that cannot answer for now."""
+    if status == 429:
+        return f"the provider limits requests or tokens: {RETRY_HINT}"
+    if status:
+        return f"the provider has a problem: {RETRY_HINT}"
+    if endpoint is not None and endpoint.table:
+        return f"check that the server is running and reachable: base_url in [{endpoint.table}]"
+    return "check the network connection, and that the provider can be reached"
+
+
+def _settings_of(endpoint: Endpoint | None) -> str:
+    return f"[{endpoint.table}]" if endpoint is not None and endpoint.table else "the settings of the provider"
 
 
 def redact_keys(text: str, secrets: Iterable[str] = ()) -> str:

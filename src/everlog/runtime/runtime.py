@@ -242,8 +242,14 @@ class Runtime:
         key: str | None = None,
         aliases: Iterable[str] = (),
         system_prompt_override: str | None = None,
+        check: bool = False,
     ) -> AsyncSession:
-        """Create an empty session of `agent`, or of the default agent; durable on return."""
+        """Create an empty session of `agent`, or of the default agent; durable on return.
+
+        With `check`, `SettingsError`, and no session, if its model cannot be used.
+        """
+        if check:
+            await self._check_model(agent or self.router.default_agent, model)
         return await self.store.create(
             agent=agent or self.router.default_agent,
             sender=sender,
@@ -291,7 +297,7 @@ class Runtime:
         `session_key` is the key that came with the message, if any. `new_chat` begins a new session
         under the same key. `system` messages go to the main session of their agent. A message
         that is delivered again with the same `id` is answered once. Durable on return; raises what
-        `submit` raises.
+        `submit` raises, and `SettingsError`, without making a session, if its model cannot be used.
         """
         routed = self.router.route(inbound, session_key)
         sender = self.router.facts(inbound).sender
@@ -300,15 +306,21 @@ class Runtime:
             key = routed.main_key
         else:
             key = routed.session_key
-            if new_chat and id:
-                current = await self.store.find_routed_session(routed, incoming=session_key, sender=sender or None)
-                new_chat = current is None or await self.store.call(find_submission, current.sync, id) is None
+            current = await self.store.find_routed_session(routed, incoming=session_key, sender=sender or None)
+            if current is None or new_chat:  # no session for a turn that cannot begin
+                await self._check_model(routed.agent)
+            if new_chat and id and current:
+                new_chat = await self.store.call(find_submission, current.sync, id) is None
             session = await self.store.route_to_session(
                 routed, incoming=session_key, new_chat=new_chat, sender=sender or None
             )
         (await session.access()).check("append")
         message = user(content, id=id, cwd=cwd, sender=sender or None)
         return InboundResult(session, key, await self._submit(session, message))
+
+    async def _check_model(self, agent: str, model: str = "") -> None:
+        """Raise `SettingsError` if no turn of an agent can begin."""
+        await self.store.call(self.agents.by_name, agent, model)
 
     async def main_session(self, agent: str) -> AsyncSession:
         """Return the main session of an agent, which belongs to no sender; created if needed."""
@@ -373,6 +385,7 @@ class Runtime:
 
     async def _start_job(self, job: CronJob, started_at: datetime) -> tuple[str, Awaitable[object]]:
         agent = agent_id(job.agent) if job.agent else self.router.default_agent
+        await self._check_model(agent)  # or each run would leave a session behind
         if job.system:
             session = await self.main_session(agent)
         else:

@@ -51,8 +51,11 @@ class Backend(Protocol):
         Returns the id of its running turn, which can be cancelled and whose end is emitted; or "".
         """
 
-    async def create(self, *, agent: str, sender: str, model: str) -> AsyncSession:
-        """Create a session with a model; SettingsError, and no session, if it is unusable."""
+    async def create(self, *, agent: str, sender: str, model: str = "", title: str | None = None) -> AsyncSession:
+        """Create a session; SettingsError, and no session, if its model is unusable."""
+
+    async def discard(self, session: str) -> None:
+        """Delete a session that was made for a turn which its provider refused."""
 
     async def use_model(self, session: str, model: str) -> None:
         """Change the session's model; SettingsError, and no change, if it is unusable."""

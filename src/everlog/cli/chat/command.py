@@ -115,7 +115,9 @@ async def _run_chat(choice: SessionChoice, prompt: str | None, as_json: bool) ->
         if prompt is not None:
             from everlog.cli.chat.oneshot import ask
 
-            await ask(backend, session.id, prompt, as_json=as_json)
+            # Nothing was said in it, so that it was made for this prompt.
+            is_made = (await session.metadata()).through.seq == 0
+            await ask(backend, session.id, prompt, as_json=as_json, is_made=is_made)
         else:
             from everlog.cli.chat.repl import Chat
 

@@ -61,11 +61,16 @@ class DaemonBackend(Backend):
         self._reader = reader
         return run
 
-    async def create(self, *, agent: str, sender: str, model: str) -> AsyncSession:
-        """Create a session with a model, which the daemon checks because it has the API keys."""
-        fields = {"agent": agent, "sender": sender, "model": model}
-        created = await self._call(lambda client: client.create(check=True, **fields))
+    async def create(self, *, agent: str, sender: str, model: str = "", title: str | None = None) -> AsyncSession:
+        """Create a session, whose model the daemon checks because it has the API keys."""
+        created = await self._call(
+            lambda client: client.create(check=True, agent=agent, sender=sender, model=model or None, title=title)
+        )
         return await self.store.session(created.id)
+
+    async def discard(self, session: str) -> None:
+        """Delete a session that was made for a turn which its provider refused."""
+        await self._call(lambda client: client.delete(session))
 
     async def use_model(self, session: str, model: str) -> None:
         """Change the session's model, if the daemon can use it."""

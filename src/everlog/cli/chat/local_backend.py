@@ -58,10 +58,13 @@ class LocalBackend(Backend):
         run = self._runtime.current(handle.id)
         return "" if run is None or run.is_ending else run.id
 
-    async def create(self, *, agent: str, sender: str, model: str) -> AsyncSession:
-        """Create a session with a model, if it can be used."""
-        await self.store.call(self.store.sync.provider, model)
-        return await self.store.create(agent=agent, sender=sender, model=model)
+    async def create(self, *, agent: str, sender: str, model: str = "", title: str | None = None) -> AsyncSession:
+        """Create a session, if its model can be used."""
+        return await self._runtime.create(agent=agent, sender=sender, model=model, title=title, check=True)
+
+    async def discard(self, session: str) -> None:
+        """Delete a session that was made for a turn which its provider refused."""
+        await self._runtime.edits.delete(await self.store.session(session))
 
     async def use_model(self, session: str, model: str) -> None:
         """Change the session's model, if it can be used."""

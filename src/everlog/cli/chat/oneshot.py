@@ -8,15 +8,25 @@ import sys
 
 from everlog.cli import output
 from everlog.cli.chat.backend import Backend, Disconnected
-from everlog.errors import ProviderError, RunCancelledError, StoreFailedError
+from everlog.errors import (
+    ProviderDeniedError,
+    ProviderError,
+    ProviderRefusedError,
+    RunCancelledError,
+    SettingsError,
+    StoreFailedError,
+)
 from everlog.model import Message
 from everlog.wire.error_table import decode_error_event
 from everlog.wire.events import Error, MessageComplete, MessageStored
 from everlog.wire.responses import record_objects
 
 
-async def ask(backend: Backend, session: str, prompt: str, *, as_json: bool) -> None:
-    """Send a prompt and print the answer's text, or the whole turn as JSON."""
+async def ask(backend: Backend, session: str, prompt: str, *, as_json: bool, is_made: bool = False) -> None:
+    """Send a prompt and print the answer's text, or the whole turn as JSON.
+
+    A session that `is_made` for the prompt is deleted again if the provider refuses the turn.
+    """
     await backend.follow(session)
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -28,6 +38,10 @@ async def ask(backend: Backend, session: str, prompt: str, *, as_json: bool) -> 
             stored, end = await _wait_for_end(backend, run)
         finally:
             cancel_task.cancel()
+    except (ProviderDeniedError, ProviderRefusedError, SettingsError):
+        if is_made and (await (await backend.store.session(session)).metadata()).message_count <= 1:
+            await backend.discard(session)
+        raise
     except RunCancelledError:
         if stop.is_set():
             raise KeyboardInterrupt from None

@@ -49,7 +49,7 @@ async def choose_session(backend: Backend, choice: SessionChoice) -> AsyncSessio
         return current
     if choice.model:
         return await backend.create(agent=agent, sender=sender, model=choice.model)
-    return await start_session(store, agent, sender)
+    return await start_session(backend, agent, sender)
 
 
 async def make_current(session: AsyncSession) -> None:
@@ -62,16 +62,19 @@ async def make_current(session: AsyncSession) -> None:
         pass  # its program always continues the newest session
 
 
-async def start_session(store: AsyncStore, agent: str, sender: str, *, title: str | None = None) -> AsyncSession:
-    """Create the next session of a pair, or reuse the current one if it is empty."""
-    current = await store.current(agent, sender)
+async def start_session(backend: Backend, agent: str, sender: str, *, title: str | None = None) -> AsyncSession:
+    """Create the next session of a pair, or reuse the current one if it is empty.
+
+    SettingsError, and no session, if its model cannot be used.
+    """
+    current = await backend.store.current(agent, sender)
     if current is not None:
         metadata = await current.metadata()
         if not (metadata.through.seq or metadata.unfinished or metadata.model_chosen):
             if title is not None:
                 await current.rename(title)
             return current
-    return await store.create(agent=agent, sender=sender, title=title)
+    return await backend.create(agent=agent, sender=sender, title=title)
 
 
 async def _find_session(store: AsyncStore, choice: SessionChoice) -> AsyncSession:

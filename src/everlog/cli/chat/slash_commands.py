@@ -33,8 +33,7 @@ MAX_CONTEXT_MESSAGES = 20  # shown by /context
 
 async def new(chat: Chat, argument: str) -> None:
     """Start a new session of the same agent and sender."""
-    store, title = chat.backend.store, argument or None
-    await chat.enter(await session_choice.start_session(store, *chat.pair, title=title))
+    await chat.enter(await session_choice.start_session(chat.backend, *chat.pair, title=argument or None))
 
 
 async def resume(chat: Chat, argument: str) -> None:

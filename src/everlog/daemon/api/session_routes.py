@@ -61,7 +61,8 @@ class SessionRoutes(Controller):
     ) -> CreatedSession:
         """Create a session; with `check`, refuse a model that cannot be used."""
         if check:
-            await _check_model(runtime, data.model)
+            agent = runtime.router.default_agent if data.agent is UNSET else data.agent
+            await _check_model(runtime, runtime.settings.model_of(agent) if data.model is UNSET else data.model)
         session = await runtime.create(**_store_fields(data))
         return CreatedSession(id=session.id, name=(await session.metadata()).display_title)
 

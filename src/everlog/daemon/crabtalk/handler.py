@@ -211,13 +211,13 @@ class CrabTalkServer(FrameServer):
                 return session
             if request.new_chat:
                 self._resumed.pop(identity, None)
-                return await self.runtime.create(agent=identity[0], sender=identity[1])
+                return await self.runtime.create(agent=identity[0], sender=identity[1], check=True)
             if identity in self._resumed:
                 with suppress(NotFoundError):
                     return await store.session(self._resumed[identity])
                 self._resumed.pop(identity, None)
             current = await store.current(*identity)
-            return current or await self.runtime.create(agent=identity[0], sender=identity[1])
+            return current or await self.runtime.create(agent=identity[0], sender=identity[1], check=True)
 
     # --- open sessions
 
