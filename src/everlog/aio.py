@@ -138,8 +138,6 @@ class AsyncStore:
     latest = _store_optional_session(Store.latest)
     current = _store_optional_session(Store.current)
     route_to_session = _store_session(Store.route_to_session)
-    find_routed_session = _store_optional_session(Store.find_routed_session)
-    main_session = _store_session(Store.main_session)
     list = _verb(Store.list)
     walk = _store_iterator(Store.walk)
     search = _verb(Store.search)

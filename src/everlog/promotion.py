@@ -21,13 +21,33 @@ from msgspec.structs import replace
 
 from everlog.errors import ConflictError, InvalidIdError, NotFoundError, SessionBusyError
 from everlog.identity.key import KEY_PREFIX
+from everlog.identity.route import Router, check_dimensions
+from everlog.identity.route import Routing as RoutingSettings
 from everlog.ids import is_name
 from everlog.log.fold import fold
 from everlog.model import AnyRecord, Compaction, Message, Meta, Metadata
 from everlog.ports import Route, Routing, Store
+from everlog.settings import Settings
 
 BATCH_RECORDS = 500  # per append
 COPY_TIMEOUT = 10.0  # seconds to wait while another process copies
+
+
+def routing_of(port: Store) -> Routing:
+    """Return what finds the session of a message in a store."""
+    return port.capability(Routing) or NameRouting(port)
+
+
+def make_router(port: Store, settings: Settings) -> Router:
+    """Return the router of messages to a store.
+
+    SettingsError if the settings separate sessions by what its format cannot tell apart.
+    """
+    routing, rules = routing_of(port), RoutingSettings.of(settings)
+    if routing.dimensions is not None:
+        check_dimensions(settings, routing.dimensions)
+        rules = replace(rules, dimensions=routing.dimensions)
+    return Router(rules, default_agent=routing.default_agent)
 
 
 class NameRouting(Routing):

@@ -56,7 +56,7 @@ from everlog.ports.listing import days_of
 from everlog.settings import Settings
 
 if TYPE_CHECKING:
-    from everlog.identity.route import Routed, Router
+    from everlog.identity.route import Routed
 
 R = TypeVar("R", bound=AnyRecord)
 LIST_RECORDS_HINT = "list the records with everlog sessions show ID --all"
@@ -530,42 +530,11 @@ class Store:
         came with the message; `new_chat` makes the next chat and makes it the current one. The
         other arguments are those of a new session.
         """
+        from everlog.promotion import routing_of  # noqa: PLC0415 - loads hashlib; few need it
+
         fields = _given({"sender": sender, "model": model, "source": source, "name": title})
         route = routed.route(incoming, sender=sender)
-        return Session(self, self._routing().route_to_session(route, fields, new_chat=new_chat))
-
-    def find_routed_session(self, routed: Routed, *, incoming: str = "", sender: str | None = None) -> Session | None:
-        """Return the session that `route_to_session` would continue; None if it would make one."""
-        session = self._routing().find_session(routed.route(incoming, sender=sender))
-        return None if session is None else Session(self, session)
-
-    def main_session(self, agent: str = "main") -> Session:
-        """Return the main session of an agent, which belongs to no sender; created if needed."""
-        from everlog.identity.route import main_route  # noqa: PLC0415 - loads hashlib; few need it
-
-        return Session(self, self._routing().route_to_session(main_route(agent), {"source": "system"}))
-
-    def prepare(self) -> None:
-        """Convert what an earlier version of a foreign program left, as the first write would."""
-        self._routing().prepare()
-
-    def router(self, settings: Settings | None = None) -> Router:
-        """Return the router of the settings in force, or of others, for messages to this store.
-
-        SettingsError if they separate sessions by what its format cannot tell apart.
-        """
-        from everlog.identity.route import Router, Routing, check_dimensions  # noqa: PLC0415 - loads hashlib
-
-        settings, own = settings or self.settings, self._routing()
-        if own.dimensions is None:
-            return Router(Routing.of(settings), default_agent=own.default_agent)
-        check_dimensions(settings, own.dimensions)
-        return Router(replace(Routing.of(settings), dimensions=own.dimensions), default_agent=own.default_agent)
-
-    def _routing(self) -> ports.Routing:
-        from everlog.promotion import NameRouting  # noqa: PLC0415 - loads hashlib; few need it
-
-        return self.port.capability(ports.Routing) or NameRouting(self.port)
+        return Session(self, routing_of(self.port).route_to_session(route, fields, new_chat=new_chat))
 
     def list(
         self,

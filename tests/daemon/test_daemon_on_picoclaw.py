@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import everlog
 from everlog.identity.key import main_key
 from everlog.identity.route import Router
 from everlog.identity.scope import Inbound
@@ -44,6 +45,32 @@ def shown(place: Path, key: str) -> list[str]:
     lines = objects(place / f"{stem}.jsonl")
     assert (meta["key"], meta["count"]) == (key, len(lines))
     return [line["content"] for line in lines[meta["skip"] :]]
+
+
+def test_legacy_documents_become_sessions_at_the_start_and_skipped_lines_can_be_reclaimed(
+    start: Start, tmp_path: Path
+) -> None:
+    messages = [{"role": role, "content": text} for role, text in (("user", "before"), ("assistant", "long ago"))]
+    legacy = {"key": "agent:main:telegram:direct:7", "messages": messages, "summary": "They met.", "created": AT}
+    place = made(
+        tmp_path / "sessions", {"old.json": json.dumps({**legacy, "updated": AT}).encode(), **canonical(DIRECT)}
+    )
+    about = place / f"{key(DIRECT)}.meta.json"
+    about.write_text(json.dumps({**json.loads(about.read_bytes()), "skip": 1, "summary": "They greeted."}))
+    daemon = start("127.0.0.1", str(place))
+    assert "old.json" not in names(place) and "old.json.migrated" in names(place)
+    assert send(daemon, "!say I remember", OTHER) == key(OTHER)
+    assert shown(place, key(OTHER)) == ["before", "long ago", "!say I remember", "I remember"]
+    assert json.loads((place / f"{key(OTHER)}.meta.json").read_bytes())["summary"] == "They met."
+    assert shown(place, legacy["key"]) == ["before", "long ago"]  # type: ignore[arg-type]
+    assert send(daemon, "!say go on", DIRECT) == key(DIRECT)
+    context = daemon.call("GET", f"/api/sessions/{key(DIRECT)}/context").json()["messages"]
+    assert "They greeted." in json.dumps(context[0]) and "hello" not in json.dumps(context)
+    assert daemon.stop() == 0
+    with everlog.open_store(place, home=tmp_path / "root") as store:
+        assert store.session(key(DIRECT)).reclaim() > 0
+    assert shown(place, key(DIRECT)) == ["hi there", "!say go on", "go on"]
+    assert json.loads(about.read_bytes())["summary"] == "They greeted."
 
 
 def test_users_of_picoclaw_go_on_and_new_ones_begin_in_its_files(start: Start, tmp_path: Path) -> None:

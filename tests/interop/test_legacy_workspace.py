@@ -13,6 +13,7 @@ import everlog
 from everlog.identity.route import Router
 from everlog.identity.scope import Inbound
 from everlog.integrations.picoclaw import SessionStore
+from everlog.promotion import routing_of
 from tests.foreign.foreign_directories import made, picoclaw_files
 
 LEGACY = "agent:main:telegram:direct:7"
@@ -86,7 +87,7 @@ def test_the_first_write_converts_them_in_place(place: Path, how: str) -> None:
             inbound = Inbound(channel="telegram", chat_type="direct", chat_id="7", sender_id="7")
             assert texts(store.route_to_session(Router().route(inbound)))[-1] == "one file"
         else:
-            store.prepare()
+            routing_of(store.port).prepare()
         assert texts(store.session(STEM))[:4] == TEXTS
         assert any("torn.json" in report for report in store.port.reports) or how == "class"  # type: ignore[attr-defined]
     assert not (place / "old.json").exists() and (place / "old.json.migrated").read_bytes() == document()
@@ -103,7 +104,7 @@ def test_the_first_write_converts_them_in_place(place: Path, how: str) -> None:
 
 def test_a_conversion_that_was_cut_short_is_completed(place: Path) -> None:
     with opened(place) as store:
-        store.prepare()
+        routing_of(store.port).prepare()
     os.rename(place / "old.json.migrated", place / "old.json")
     with opened(place) as store:
         store.session("agent_main_direct_1").append("more")
@@ -114,7 +115,7 @@ def test_a_conversion_that_was_cut_short_is_completed(place: Path) -> None:
 def test_a_document_whose_session_went_another_way_stays_and_is_reported(place: Path) -> None:
     made(place, picoclaw_files(LEGACY))
     with opened(place) as store:
-        store.prepare()
+        routing_of(store.port).prepare()
         assert texts(store.session(LEGACY)) == ["hello", "hi there"]
         assert any("other messages" in report for report in store.port.reports)  # type: ignore[attr-defined]
     assert (place / "old.json").read_bytes() == document()
@@ -126,7 +127,7 @@ def test_what_cannot_be_converted_is_used_as_it_is(place: Path, monkeypatch: pyt
 
     monkeypatch.setattr("everlog.interop.foreign.foreign_files.ForeignFiles.create", full)
     with opened(place) as store:
-        store.prepare()
+        routing_of(store.port).prepare()
         session = store.session(LEGACY)
         session.append("still talking")
         assert texts(session) == [*TEXTS, "still talking"]
@@ -135,7 +136,7 @@ def test_what_cannot_be_converted_is_used_as_it_is(place: Path, monkeypatch: pyt
     assert (place / "old.json").exists() and not (place / f"{STEM}.jsonl").exists()
     monkeypatch.undo()
     with opened(place) as store:
-        store.prepare()
+        routing_of(store.port).prepare()
         assert texts(store.session(STEM))[-1] == "still talking"
 
 

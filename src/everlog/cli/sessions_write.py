@@ -64,6 +64,7 @@ def _create_routed(context: str, aliases: tuple[str, ...], fields: dict[str, Any
     from click.core import ParameterSource
 
     from everlog.cli.route_input import parse_context
+    from everlog.promotion import make_router
 
     ctx = click.get_current_context()
     has_agent = ctx.get_parameter_source("agent") is ParameterSource.COMMANDLINE
@@ -74,7 +75,7 @@ def _create_routed(context: str, aliases: tuple[str, ...], fields: dict[str, Any
     if ctx.get_parameter_source("sender") is not ParameterSource.COMMANDLINE:
         fields["sender"] = inbound.sender_id or fields["sender"]
     with open_chosen_store() as store:
-        routed = store.router().route(inbound)
+        routed = make_router(store.port, store.settings).route(inbound)
         return store.route_to_session(routed, new_chat=True, **fields).metadata
 
 

@@ -27,6 +27,7 @@ from everlog.interop.formats.picoclaw.messages import read_message
 from everlog.interop.formats.picoclaw.meta_file import ENDING, change_times, encode_meta, parse_meta
 from everlog.model import Message, assistant, user
 from everlog.ports import Reporting, Route, Routing
+from everlog.promotion import routing_of
 from everlog.session import Session
 
 MessageLike = Message | Mapping[str, Any]  # a Message, or an object of PicoClaw's
@@ -39,7 +40,7 @@ class SessionStore:
         path = Path(directory).expanduser()
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._store = open_store(f"picoclaw:{path}", home=home)
-        self._store.prepare()  # legacy sessions become newer ones, as when PicoClaw starts
+        routing_of(self._store.port).prepare()  # legacy sessions become newer ones, as when PicoClaw starts
         foreign = self._store.port.capability(ForeignStore)
         assert foreign is not None
         self._foreign = foreign

@@ -27,10 +27,12 @@ from everlog.aio import AsyncSession, AsyncStore
 from everlog.context.build import Context
 from everlog.errors import EverlogError, StoreFailedError, UnsupportedError
 from everlog.identity.key_text import agent_id
+from everlog.identity.route import main_route
 from everlog.identity.scope import Inbound
 from everlog.memory.file_memory import FileMemories
 from everlog.model import Content, Message, user
-from everlog.ports import Page, SharedBetweenMachines
+from everlog.ports import Page, Route, SharedBetweenMachines
+from everlog.promotion import make_router, routing_of
 from everlog.runtime.agents import Agents, Toolsets
 from everlog.runtime.cron import Cron, SaveStates
 from everlog.runtime.dream_schedule import DreamSchedule, seconds_until
@@ -87,7 +89,7 @@ class Runtime:
         self.feed = Feed()
         self.listeners: list[Sink] = [self.feed.emit]
         self.agents = Agents(store, toolsets=toolsets, tools=tools, hooks=hooks, recall=recall)
-        self.router = store.sync.router()
+        self.router = make_router(store.sync.port, self.settings)
         max_waiting = self.settings.turn.waiting
         self.queue = Queue(self.agents, max_waiting=max_waiting, emit=self.emit)
         self.edits = SessionEdits(self.emit, self.queue.wait_for_release)
@@ -148,7 +150,7 @@ class Runtime:
 
         Their waiting messages are processed now. Returns the repaired sessions.
         """
-        await self.store.call(self.store.sync.prepare)
+        await self.store.call(routing_of(self.store.sync.port).prepare)
         recovered = await self.takeover.recover_all()
         await self.cron.refresh()
         for task in (self.takeover.task, self.cron.task, self._index_worker.task, self._dream_schedule.task):
@@ -161,7 +163,7 @@ class Runtime:
         Raises `SettingsError` and changes nothing if they are invalid. Settings of the store itself
         take effect only when it is opened.
         """
-        router = self.store.sync.router(settings)
+        router = make_router(self.store.sync.port, settings)
         seconds_until(settings.memory.dream_schedule)
         toolsets = self.agents.prepare_toolsets(settings)
         self.cron.replace(settings.cron.jobs)
@@ -306,11 +308,11 @@ class Runtime:
             key = routed.main_key
         else:
             key = routed.session_key
-            current = await self.store.find_routed_session(routed, incoming=session_key, sender=sender or None)
-            if current is None or new_chat:  # no session for a turn that cannot begin
+            route = routed.route(session_key, sender=sender)
+            exists, is_submitted = await self.store.call(self._find_current, route, id if new_chat else "")
+            if new_chat or not exists:  # no session for a turn that cannot begin
                 await self._check_model(routed.agent)
-            if new_chat and id and current:
-                new_chat = await self.store.call(find_submission, current.sync, id) is None
+            new_chat = new_chat and not is_submitted
             session = await self.store.route_to_session(
                 routed, incoming=session_key, new_chat=new_chat, sender=sender or None
             )
@@ -324,7 +326,17 @@ class Runtime:
 
     async def main_session(self, agent: str) -> AsyncSession:
         """Return the main session of an agent, which belongs to no sender; created if needed."""
-        return await self.store.main_session(agent)
+        routing, route = routing_of(self.store.sync.port), main_route(agent)
+        session = await self.store.call(routing.route_to_session, route, {"source": "system"})
+        return await self.store.session(session)
+
+    def _find_current(self, route: Route, message: str) -> tuple[bool, bool]:
+        """Return whether a route leads to a session, and whether a message with this id was submitted to it."""
+        store = self.store.sync
+        current = routing_of(store.port).find_session(route)
+        if current is None or not message:
+            return current is not None, False
+        return True, find_submission(store.session(current), message) is not None
 
     def current(self, session: str) -> Run | None:
         """Return the run of a session whose turn is running in this process, if any."""

@@ -14,6 +14,7 @@ from everlog.cli.options import find_async_session
 from everlog.cli.transcript_output import entries_since_summary
 from everlog.errors import NotFoundError, UnsupportedError
 from everlog.model import Metadata
+from everlog.promotion import make_router
 from everlog.render.transcript_items import MessageItem, NoteItem, build_items
 from everlog.session import Session, Store
 
@@ -41,7 +42,7 @@ async def choose_session(backend: Backend, choice: SessionChoice) -> AsyncSessio
         await _use_model(backend, session, choice.model)
         await make_current(session)
         return session
-    agent = choice.agent or store.sync.router().default_agent
+    agent = choice.agent or make_router(store.sync.port, store.sync.settings).default_agent
     sender = choice.sender or "user"
     current = None if choice.is_new else await store.current(agent, sender)
     if current is not None:
