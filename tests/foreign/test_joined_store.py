@@ -17,6 +17,7 @@ from everlog.ports import DirectoryBacked, Order
 from everlog.ports.capabilities import (
     CAPABILITIES,
     Measurable,
+    Purgeable,
     RawReadable,
     Reclaimable,
     Reporting,
@@ -136,6 +137,7 @@ def test_a_joined_store_answers_for_every_capability(stores: Store) -> None:
         Reclaimable: port,
         Watchable: own,
         Sweepable: own,
+        Purgeable: port,
         Measurable: own,
         RawReadable: own,
         Transferable: own,
@@ -150,7 +152,7 @@ def test_a_foreign_store_can_be_reclaimed_and_reports(tmp_path: Path) -> None:
     place = made(tmp_path / "crab", {"crab_user_1.jsonl": crabtalk_file()})
     with open_store(f"crabtalk:{place}", home=tmp_path / "home") as store:
         has = {kind for kind in (*CAPABILITIES, ForeignStore) if store.port.capability(kind) is store.port}
-    assert has == {Reporting, Reclaimable, ForeignStore}
+    assert has == {Reporting, Reclaimable, Purgeable, ForeignStore}
 
 
 def test_a_copy_can_be_asked_for_what_it_does_not_have(stores: Store) -> None:

@@ -50,6 +50,17 @@ class Sweepable(Protocol):
         ...
 
 
+class Purgeable(Protocol):
+    """A store in which text of deleted sessions may be left."""
+
+    def purge(self) -> int:
+        """Remove what is left of sessions that were deleted; return of how many.
+
+        A crash may have left it, or another program may have deleted the files of its sessions.
+        """
+        ...
+
+
 class SkippedFile(msgspec.Struct, frozen=True):
     """A file in the directory of a store that is not taken as a session."""
 
@@ -192,6 +203,7 @@ CAPABILITIES: tuple[type, ...] = (
     Reporting,
     Watchable,
     Sweepable,
+    Purgeable,
     Reclaimable,
     Measurable,
     RawReadable,

@@ -92,9 +92,14 @@ class ForeignIndex:
         )
         return replace(self._index.usage(criteria, days, spenders), behind=behind)
 
-    def drop(self, session: str) -> None:
-        """Remove a deleted session with all its text."""
-        self._index.drop([session])
+    def drop(self, sessions: Collection[str]) -> None:
+        """Remove deleted sessions with all their text."""
+        self._index.drop(sessions)
+
+    def drop_missing(self, sessions: Collection[str]) -> None:
+        """Remove all sessions but these."""
+        if gone := self._index.ids() - set(sessions):
+            self._index.drop(gone)
 
     def close(self) -> None:
         """Close the database."""
