@@ -11,6 +11,7 @@ from everlog.ports import Store
 from everlog.ports.capabilities import (
     CAPABILITIES,
     Measurable,
+    Purgeable,
     RawReadable,
     Reporting,
     SharedBetweenMachines,
@@ -41,7 +42,7 @@ class TestInMemoryStore(StoreConformance):
 class TestFileStore(StoreConformance):
     def test_has_the_capabilities_of_files(self) -> None:
         port = self.open(Settings())
-        assert capabilities(port) == {Reporting, Watchable, Sweepable, Measurable, RawReadable, Transferable}
+        assert capabilities(port) == {Reporting, Watchable, Sweepable, Purgeable, Measurable, RawReadable, Transferable}
         assert port.capability(FileStore) is port
 
     @pytest.fixture(autouse=True)

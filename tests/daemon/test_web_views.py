@@ -66,18 +66,22 @@ def test_what_else_the_front_matter_says_survives_a_revision(daemon: Daemon, cli
     assert read.sources == [responses.FactSource(session="01J", seq=4)]
 
 
-def test_a_note_that_is_forgotten_is_brought_back(client: Client) -> None:
+def test_a_note_that_was_written_is_taken_back_and_one_that_is_forgotten_stays_so(
+    client: Client, daemon: Daemon
+) -> None:
     file = client.remember("The cat is called Bo.", agent="undoer").file
+    taken = client.undo("undoer")
+    assert file in taken.files and "remembered" in taken.report
+    assert client.memory("undoer").notes == []
+    undo, written = client.memory_changes("undoer")
+    assert undo.undoes == written.id and written.undone
+    file = client.remember("The dog is called Al.", agent="undoer").file
     client.forget(file, agent="undoer")
     assert client.memory("undoer").notes == []
-    taken = client.undo("undoer")
-    assert file in taken.files and "forgotten" in taken.report
-    assert [one.file for one in client.memory("undoer").notes] == [file]
-    undo, forgotten, written = client.memory_changes("undoer")
-    assert undo.undoes == forgotten.id and forgotten.undone and not written.undone
-    client.undo("undoer")
     with pytest.raises(NotFoundError, match="nothing to undo"):
         client.undo("undoer")
+    left = [path for path in (daemon.root / "memory" / "undoer").rglob("*") if path.is_file()]
+    assert left and not any("The dog is called Al." in path.read_text() for path in left)
 
 
 def test_nothing_is_taken_back_from_under_an_edit(daemon: Daemon, client: Client) -> None:

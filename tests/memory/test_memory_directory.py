@@ -438,3 +438,57 @@ def test_a_memory_that_is_held_too_long_is_busy(tmp_path: Path) -> None:
     finally:
         os.close(held)
     assert memory.files()
+
+
+# --- forgetting
+
+
+def test_a_text_that_is_forgotten_is_in_no_history(tmp_path: Path) -> None:
+    memory = FileMemories(tmp_path).open("main")
+    kept = memory.edit(NoteEdit(text="The cat is called Bo."))
+    note = memory.edit(NoteEdit(text="The password is qxhidden.", description="about a secret"))
+    memory.edit(NoteEdit(note=note, text="The password was qxhidden.\n\nNow it is qxother.", by_person=True))
+    memory.edit(NoteEdit(note=kept, text="The cat is called Al.", by_person=True))
+    memory.edit(NoteEdit(note=note))
+    assert [file.path for file in memory.notes()] == [kept]
+    for path in memory.path.rglob("*"):
+        if path.is_file():
+            assert not any(word in path.read_bytes() for word in (b"qxhidden", b"qxother", b"about a secret")), path
+    assert memory.edit(NoteEdit(text="The bird is called Cy.")) and memory.undo().paths
+
+
+@pytest.mark.parametrize("at", range(1, 40, 3))
+def test_forgetting_is_finished_after_a_crash(tmp_path: Path, at: int) -> None:
+    """Cut off at any of its steps, it happened as a whole after the next use, or not at all."""
+    memory = FileMemories(tmp_path).open("main")
+    memory.edit(NoteEdit(text="The cat is called Bo."))
+    note = memory.edit(NoteEdit(text="The password is qxhidden."))
+    script = FORGET.replace("AT", str(at)).replace("NOTE", note)
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
+    assert done.returncode in (0, -9)
+    is_kept = note in [file.path for file in memory.notes()]
+    memory.history()
+    left = [path for path in memory.path.rglob("*") if path.is_file() and b"qxhidden" in path.read_bytes()]
+    assert bool(left) == is_kept
+
+
+FORGET = """
+import itertools, os, signal, sys
+from pathlib import Path
+from everlog.memory.file_memory import FileMemories
+from everlog.ports.memory import NoteEdit
+
+numbers = itertools.count(1)
+
+def cut(real):
+    def call(*arguments, **named):
+        if next(numbers) == AT:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*arguments, **named)
+    return call
+
+memory = FileMemories(Path(sys.argv[1])).open("main")
+for name in ("write", "rename", "unlink", "rmdir", "mkdir"):
+    setattr(os, name, cut(getattr(os, name)))
+memory.edit(NoteEdit(note="NOTE"))
+"""

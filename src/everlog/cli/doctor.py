@@ -222,13 +222,16 @@ def _further(location: Location, home: Path) -> str:
 
 
 def _describe_files(store: Store) -> str:
-    from everlog.ports import DirectoryBacked
+    from everlog.ports import DirectoryBacked, Purgeable
 
+    purgeable = store.port.capability(Purgeable)
+    removed = 0 if purgeable is None else purgeable.purge()
     count = store.list(limit=1).total
     directories = store.port.capability(DirectoryBacked)
     skipped = () if directories is None else directories.skipped_files()
     others = "".join(f"; not a session: {file.path} ({file.reason})" for file in skipped)
-    return f"{output.plural(count, 'session')}{others}"
+    gone = f"; removed what was left of {output.plural(removed, 'deleted session')}" if removed else ""
+    return f"{output.plural(count, 'session')}{gone}{others}"
 
 
 def _database() -> str:

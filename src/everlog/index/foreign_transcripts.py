@@ -33,7 +33,9 @@ class ForeignTranscripts:
         try:
             with self.database.write_transaction() as cursor:
                 cursor.executemany("INSERT OR REPLACE INTO transcript VALUES (?, ?)", rows)
-                paths = ((path,) for path in removed)
+                paths = [(path,) for path in removed]
                 cursor.executemany("DELETE FROM transcript WHERE path = ?", paths)
+            if paths:
+                self.database.truncate_log()  # a row has a title
         finally:
             self.database.close()

@@ -34,6 +34,7 @@ from everlog.ports import (
     Page,
     Permitting,
     Progress,
+    Purgeable,
     Query,
     Reclaimable,
     Reporting,
@@ -59,7 +60,7 @@ class FurtherStore(NamedTuple):
     is_writable: bool
 
 
-class JoinedStore(Reporting, Reclaimable, DirectoryBacked, Permitting, Copying):
+class JoinedStore(Reporting, Reclaimable, DirectoryBacked, Permitting, Copying, Purgeable):
     """The store port on a main store and several further ones."""
 
     def __init__(self, main: Store, further: Sequence[FurtherStore]) -> None:
@@ -331,6 +332,15 @@ class JoinedStore(Reporting, Reclaimable, DirectoryBacked, Permitting, Copying):
     def catch_up(self, progress: Progress | None = None) -> int:
         """Index new messages in all stores, and return in how many sessions."""
         return sum(self._call_all(lambda store: store.catch_up(progress)))
+
+    def purge(self) -> int:
+        """Remove what is left of deleted sessions, in all stores; return of how many."""
+
+        def purge_store(store: Store) -> int:
+            purgeable = store.capability(Purgeable)
+            return 0 if purgeable is None else purgeable.purge()
+
+        return sum(self._call_all(purge_store))
 
     def usage(
         self,

@@ -248,11 +248,16 @@ class FileMemory(MemoryDirectory):
     # --- edit
 
     def edit(self, edit: NoteEdit) -> str:
-        """Edit a note and its line in the index; tries again if somebody else wrote meanwhile."""
+        """Edit a note and its line in the index; tries again if somebody else wrote meanwhile.
+
+        A note without a new text is forgotten: no history has it, and no undo brings it back.
+        """
         for attempt in range(_ATTEMPTS):
             path, plan = note_edits.plan_edit(self.files(), edit, self._today())
+            is_forgotten = edit.note is not None and edit.text is None
+            forgets = note_edits.texts_of(path, self.versions(path)) if is_forgotten else ()
             try:
-                self.apply(plan, by_person=edit.by_person)
+                self.apply(plan, by_person=edit.by_person, forgets=forgets)
                 break
             except ConflictError:
                 if attempt == _ATTEMPTS - 1:

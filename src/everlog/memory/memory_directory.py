@@ -130,6 +130,16 @@ class MemoryDirectory:
         with self._open_readable() as folder:
             return transaction.read_history(folder)
 
+    def versions(self, path: str) -> list[str]:
+        """Return a file as it is and as it was in all changes of the history."""
+        texts = [self.read(path) or ""]
+        if self.path.is_dir():
+            with self._open_locked() as folder:
+                for entry in transaction.read_history(folder):
+                    swaps = [swap for swap in transaction.load_swaps(folder, entry) if swap.path == path]
+                    texts += [_decode(content) for swap in swaps for content in (swap.old, swap.new) if content]
+        return texts
+
     # --- writing
 
     def put(self, path: str, text: str, *, by_person: bool = False) -> None:
@@ -173,11 +183,11 @@ class MemoryDirectory:
             self._states.save(dict(list(states.items())[-_MAX_SESSIONS:]))
             return new
 
-    def apply(self, plan: DreamPlan, *, by_person: bool = False) -> str:
+    def apply(self, plan: DreamPlan, *, by_person: bool = False, forgets: Sequence[str] = ()) -> str:
         """Apply all changes of a plan, or none if a file was edited (ConflictError).
 
-        Returns the id of its history entry, or "" for a plan without changes. Files written
-        `by_person` count as edited by hand.
+        Returns the id of its history entry, or "" if it has none. Files written `by_person` count as
+        edited by hand. Texts that the plan `forgets` are in no history afterwards: it cannot be undone.
         """
         if not plan.changes:
             return ""
@@ -189,7 +199,7 @@ class MemoryDirectory:
             _check_unedited(folder, swaps, "plan again")
             if not by_person:
                 _record_digests(folder, [swap.new for swap in swaps if swap.new is not None])
-            return transaction.commit(folder, swaps, self._clock(), plan.report())
+            return transaction.commit(folder, swaps, self._clock(), plan.report(), forgets=forgets)
 
     def undo(self) -> UndoResult:
         """Undo the last plan; ConflictError, naming the files, if one was edited since."""

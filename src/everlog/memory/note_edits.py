@@ -1,11 +1,12 @@
 """Edits of single notes by a person or an agent, each with its line in the index.
 
-Both files change together, in a plan of one note: it is in the history and can be undone.
+Both files change together, in a plan of one note: it is in the history and can be undone. A note
+that is forgotten leaves the history as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date
 
 from everlog.errors import ConflictError, FormatError, NotFoundError
@@ -14,6 +15,8 @@ from everlog.memory.facts import is_command, is_same_fact, sanitize_line
 from everlog.memory.notes import INDEX_FILE, MemoryFile, Note, is_note, select_notes
 from everlog.model import MAX_NOTE_LENGTH
 from everlog.ports.memory import Change, DreamPlan, NoteEdit
+
+_MIN_TEXT = 4  # characters; shorter lines, such as "---", are in every file
 
 
 def plan_edit(files: Sequence[MemoryFile], edit: NoteEdit, today: date) -> tuple[str, DreamPlan]:
@@ -71,6 +74,15 @@ def _describe(edit: NoteEdit, body: str) -> tuple[str, str]:
     """Return the name and the description of a note."""
     summary = sanitize_line(body, 160)
     return sanitize_line(edit.name, 80) or sanitize_line(summary, 60), sanitize_line(edit.description, 300) or summary
+
+
+def texts_of(path: str, versions: Iterable[str]) -> tuple[str, ...]:
+    """Return the texts by which versions of a note are found elsewhere: path, names, descriptions and lines."""
+    texts = {path}
+    for note in map(Note, versions):
+        former = (fact for fact, _ in note.former_facts)
+        texts |= {text.strip() for text in (note.name, note.description, *note.body.splitlines(), *former)}
+    return tuple(sorted(text for text in texts if len(text) >= _MIN_TEXT))
 
 
 def _make_plan(files: Sequence[MemoryFile], path: str, after: str | None, reason: str, index_reason: str) -> DreamPlan:

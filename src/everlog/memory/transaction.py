@@ -2,7 +2,8 @@
 
     .plan-staged/   manifest.json, old/N, new/N: everything is written and synced here first
     .plan/          the same directory, renamed: this rename is the commit
-    .history/ID/    the same directory, when the files are in place; undo reads it
+    .history/ID/    the same directory, when the files are in place; undo reads it. A change that
+                    forgets a text gets none, and takes along every entry that has the text
 
 A crash before the first rename leaves the old files, and recovery discards the stage. After it,
 recovery puts the new files in place, as often as necessary. All of it needs the directory's lock.
@@ -48,6 +49,7 @@ class Manifest(msgspec.Struct, frozen=True):
     report: str
     items: tuple[_Item, ...] = ()
     undoes: str = ""  # the entry that this one undid
+    forgets: tuple[str, ...] = ()  # texts that are to stay nowhere, only until the change is finished
 
 
 class HistoryEntry(NamedTuple):
@@ -85,8 +87,12 @@ def open_readable(path: Path, lock_seconds: float) -> Iterator[int]:
         yield folder
 
 
-def commit(folder: int, swaps: Sequence[Swap], time: float, report: str, undoes: str = "") -> str:
+def commit(
+    folder: int, swaps: Sequence[Swap], time: float, report: str, *, undoes: str = "", forgets: Sequence[str] = ()
+) -> str:
     """Apply all changes or none, and return the id of the history entry. Durable on return.
+
+    With texts that it `forgets`, the change has no entry, and no older entry has one of them.
 
     After an error past the commit point (a full disk) the next recovery completes the transaction.
     """
@@ -101,7 +107,7 @@ def commit(folder: int, swaps: Sequence[Swap], time: float, report: str, undoes:
                     if content is not None:
                         disk.replace_small_file(str(number), content, side_folder, durable=True)
                 disk.sync_directory(side_folder)
-        manifest = msgspec.json.encode(Manifest(time, report, items, undoes))
+        manifest = msgspec.json.encode(Manifest(time, report, items, undoes, tuple(forgets)))
         disk.replace_small_file("manifest.json", manifest, stage, durable=True)
     os.rename(STAGED, COMMITTED, src_dir_fd=folder, dst_dir_fd=folder)
     disk.sync_directory(folder)
@@ -180,9 +186,14 @@ def _parent(folder: int, path: str, *, create: bool = False) -> Iterator[tuple[i
 def _finish(folder: int) -> str:
     """Complete a committed transaction: put the files in place, then move it to the history."""
     with disk.opened_directory(COMMITTED, folder) as committed:
-        for swap in _read_swaps(committed, _read_manifest(committed)):
+        manifest = _read_manifest(committed)
+        for swap in _read_swaps(committed, manifest):
             if read_file(folder, swap.path) == swap.old:  # else it is new, or a person's
                 replace_file(folder, swap.path, swap.new)
+    if manifest.forgets:
+        _drop_entries(folder, [text.encode("utf-8", "surrogateescape") for text in manifest.forgets])
+        _move_to_stage(folder, COMMITTED, folder)
+        return ""
     with suppress(FileExistsError):
         os.mkdir(HISTORY, 0o700, dir_fd=folder)
     with disk.opened_directory(HISTORY, folder) as history_folder:
@@ -192,9 +203,32 @@ def _finish(folder: int) -> str:
         disk.sync_directory(history_folder)
         disk.sync_directory(folder)
         for name in ids[: max(len(ids) + 1 - _MAX_HISTORY, 0)]:
-            os.rename(name, STAGED, src_dir_fd=history_folder, dst_dir_fd=folder)
-            _discard_stage(folder)
+            _move_to_stage(folder, name, history_folder)
     return entry_id
+
+
+def _drop_entries(folder: int, texts: Sequence[bytes]) -> None:
+    """Remove all entries of the history that have one of these texts."""
+    with suppress(FileNotFoundError), disk.opened_directory(HISTORY, folder) as history_folder:
+        for name in _entry_ids(history_folder):
+            with disk.opened_directory(name, history_folder) as entry_folder:
+                manifest = _read_manifest(entry_folder)
+                swaps = _read_swaps(entry_folder, manifest)
+            contents = [content for swap in swaps for content in (swap.old, swap.new) if content is not None]
+            contents += [
+                manifest.report.encode("utf-8", "surrogateescape"),
+                *(os.fsencode(swap.path) for swap in swaps),
+            ]
+            if any(text in content for text in texts for content in contents):
+                _move_to_stage(folder, name, history_folder)
+        disk.sync_directory(history_folder)
+
+
+def _move_to_stage(folder: int, name: str, parent: int) -> None:
+    """Remove a directory by way of the stage, so that no half of it is ever taken for whole."""
+    os.rename(name, STAGED, src_dir_fd=parent, dst_dir_fd=folder)
+    _discard_stage(folder)
+    disk.sync_directory(folder)
 
 
 def _entry_ids(history_folder: int) -> list[str]:

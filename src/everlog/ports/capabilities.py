@@ -51,6 +51,17 @@ class Sweepable(Protocol):
         ...
 
 
+class Purgeable(Protocol):
+    """A store in which text of deleted sessions may be left."""
+
+    def purge(self) -> int:
+        """Remove what is left of sessions that were deleted; return of how many.
+
+        A crash may have left it, or another program may have deleted the files of its sessions.
+        """
+        ...
+
+
 class SkippedFile(msgspec.Struct, frozen=True):
     """A file in the directory of a store that is not taken as a session."""
 
@@ -262,6 +273,7 @@ CAPABILITIES: tuple[type, ...] = (
     Sweepable,
     Permitting,
     Copying,
+    Purgeable,
     Reclaimable,
     Measurable,
     RawReadable,

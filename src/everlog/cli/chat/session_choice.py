@@ -110,7 +110,9 @@ def model_of(store: Store, metadata: Metadata) -> str:
 def agent_names(store: Store) -> list[str]:
     """Return the agents that the settings name, the default agent first."""
     rules = (rule.agent for rule in store.settings.dispatch.rules if rule.agent)
-    return list(dict.fromkeys((store.router().default_agent, "main", *store.settings.agents, *rules)))
+    return list(
+        dict.fromkeys((make_router(store.port, store.settings).default_agent, "main", *store.settings.agents, *rules))
+    )
 
 
 def describe_session(session: Session, location: str) -> Iterator[Line]:

@@ -66,10 +66,11 @@ class CompanionEntry(NamedTuple):
 class Companion:
     """The companion log of one session; there is none before the first record."""
 
-    def __init__(self, store: Store, key: str, source: str) -> None:
+    def __init__(self, store: Store, key: str, source: str, alias: str = "") -> None:
+        """`alias` is the name by which it is found if its key changes."""
         self._store = store
         self._key = key
-        self._source = source
+        self._fields = {"key": key, "source": source, **({"aliases": (alias,)} if alias else {})}
         self._session = ""
         self._unwritten: list[Event] = []  # notes that are written with the next event
 
@@ -124,8 +125,7 @@ class Companion:
         """Append records that have their places, and the notes that wait. Durable on return."""
         session = self._find()
         if not session:
-            fields = {"key": self._key, "source": self._source}
-            session = self._session = self._store.create(fields, unless_held=True).id
+            session = self._session = self._store.create(self._fields, unless_held=True).id
         stored = self._store.append(session, [*self._unwritten, *records])
         written = stored[len(self._unwritten) :]
         self._unwritten = []

@@ -26,7 +26,9 @@ def adopt_mirrors(mirrors: Store, companions: Store) -> None:
     """Adopt what all mirrors of a directory have. After a crash in between it is done again, without harm."""
     for row in mirrors.list(limit=MAX_PAGE):
         if row.metadata.key:
-            _adopt(mirrors, row.id, Companion(companions, row.metadata.key, row.metadata.source or ""))
+            key, source = row.metadata.key, row.metadata.source or ""
+            alias = f"{source}/{key.rpartition('/')[2]}"
+            _adopt(mirrors, row.id, Companion(companions, key, source, alias))
 
 
 def _adopt(mirrors: Store, mirror: str, companion: Companion) -> None:

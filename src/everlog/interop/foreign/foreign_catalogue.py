@@ -106,6 +106,16 @@ class ForeignCatalogue:
             self._sessions[session] = refreshed
             return refreshed
 
+    def with_children(self, session: str) -> dict[str, TranscriptRow]:
+        """Return a session and those that it started, and so on, by id."""
+        with self._lock:
+            self._scan()
+            found = {session: self._sessions[session]} if session in self._sessions else {}
+            for name, row in self._sessions.items():  # a parent comes before its children
+                if row.parent_id in found:
+                    found[name] = row
+            return found
+
     def last_sessions(self) -> Mapping[str, TranscriptRow]:
         """Return the sessions that the last scan found, by id."""
         return self._sessions

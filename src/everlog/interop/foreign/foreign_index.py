@@ -103,9 +103,18 @@ class ForeignIndex:
         """Run a query on the search index as it is."""
         return self._index.database.run(lambda: query(self._search))
 
-    def drop(self, session: str) -> None:
-        """Remove a deleted session with all its text."""
-        self._index.database.run(lambda: self._index.drop([session]))
+    def drop(self, sessions: Collection[str]) -> None:
+        """Remove deleted sessions with all their text."""
+        self._index.database.run(lambda: self._index.drop(sessions))
+
+    def drop_missing(self, sessions: Collection[str]) -> None:
+        """Remove all sessions but these."""
+
+        def drop() -> None:
+            if gone := self._index.ids() - set(sessions):
+                self._index.drop(gone)
+
+        self._index.database.run(drop)
 
     def close(self) -> None:
         """Close the database."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
@@ -12,13 +12,14 @@ from msgspec.structs import replace
 
 from everlog.errors import EverlogError, NotFoundError, StoreFailedError, UnsupportedError
 from everlog.interop.directory_walk import METADATA_ENDING
+from everlog.interop.foreign import vanished_sessions
 from everlog.interop.foreign.foreign_catalogue import Progress
 from everlog.interop.foreign.foreign_files import ForeignFiles
 from everlog.interop.foreign.foreign_lease import ForeignLease
 from everlog.interop.foreign.foreign_routing import ForeignRouting
 from everlog.interop.foreign.mirrored_session import Mirror, working_directory
 from everlog.interop.foreign.session_lookup import SessionLookup
-from everlog.interop.foreign.session_opener import mirror_key
+from everlog.interop.foreign.session_opener import companion_alias, mirror_key
 from everlog.interop.foreign.transcript_files import ENDING
 from everlog.interop.foreign.turn_lines import TurnLines
 from everlog.interop.formats.foreign_format import ForeignFormat
@@ -30,6 +31,7 @@ from everlog.ports import (
     Order,
     Page,
     Permitting,
+    Purgeable,
     Reclaimable,
     Reporting,
     Routing,
@@ -50,7 +52,7 @@ T = TypeVar("T")
 IMPORT_HINT = "import the session (everlog import) and continue it there"
 
 
-class ForeignStore(SessionLookup, Reporting, Reclaimable, DirectoryBacked, Permitting):
+class ForeignStore(SessionLookup, Reporting, Reclaimable, DirectoryBacked, Permitting, Purgeable):
     """Sessions of other programs, each in its own format, in one directory."""
 
     lease_type = ForeignLease
@@ -219,21 +221,47 @@ class ForeignStore(SessionLookup, Reporting, Reclaimable, DirectoryBacked, Permi
             mirror.apply(FileEdit())
 
     def delete(self, session: str) -> int:
-        """Delete a session's files and its mirror, and return how many parts it had."""
+        """Delete a session's files and everything derived from them; return how many parts it had."""
         self._check_whole_file(session, "deleted")
         with self.lease(session), self._locked_mirror(session) as mirror:
+            rows = self._catalogue.with_children(session)
             parts = mirror.files.remove()
-        with self._mutex:
-            self._mirrors.pop(session, None)
-        mirror.companion.delete()
-        self._mirror_store.delete(mirror.session)
-        self._index.drop(session)
+            mirror.companion.delete()
         self._catalogue.rescan()
+        for row in rows.values():
+            self._companion(row).delete()
+            if (mirrored := self._find_mirror(row)) is not None:
+                self._mirror_store.delete(mirrored)
+        self._forget(rows)
         return parts
 
     def is_untouched(self, session: str) -> bool:
         """Return whether a session never had a message, as far as it is known here."""
         return not any(isinstance(entry, (Message, *MARKERS)) for entry in self.tail(session))
+
+    def purge(self) -> int:
+        """Remove what is derived from sessions whose files are gone; return how many there were."""
+        self._adopt_old_mirrors()
+        sessions, skipped = self._catalogue.sessions(), self._catalogue.skipped_files()
+        if not vanished_sessions.is_complete(self._root, self._home, sessions.values(), skipped):
+            return 0
+        for row in sessions.values():  # it takes over the companion of a session that has moved
+            self._companion(row)
+        keys, names = self._mirror_keys(), {companion_alias(row) for row in sessions.values()}
+        removed: set[str] = set()
+        for store, moved in ((self._companion_store, names), (self._mirror_store, set[str]())):
+            found = list(vanished_sessions.find_vanished(store, keys, moved, skipped))
+            removed |= vanished_sessions.delete_all(store, found)
+        self._index.drop_missing(sessions)
+        return len(removed)
+
+    def _forget(self, sessions: Iterable[str]) -> None:
+        """Remove sessions from all that is in memory or in an index."""
+        names = list(sessions)
+        with self._mutex:
+            for name in names:
+                self._mirrors.pop(name, None)
+        self._index.drop(names)
 
     # --- reading
 

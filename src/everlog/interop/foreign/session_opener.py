@@ -240,7 +240,18 @@ class SessionOpener(StoreVerbs):
     # --- for reading
 
     def _companion(self, row: TranscriptRow) -> Companion:
-        return Companion(self._companion_store, mirror_key(row), row.format)
+        """Return the companion of a session, also if its file has moved within the directory."""
+        key, alias, store = mirror_key(row), companion_alias(row), self._companion_store
+        with suppress(NotFoundError):
+            found = store.resolve(alias)
+            holder = self._catalogue.last_sessions().get(row.name, row)
+            is_moved = store.metadata(found).key not in self._mirror_keys() and holder.path == row.path
+            if is_moved and not is_held(store, key):
+                store.update(found, {"key": key})
+        return Companion(store, key, row.format, alias)
+
+    def _mirror_keys(self) -> set[str]:
+        return {mirror_key(row) for row in self._catalogue.last_sessions().values()}
 
     def _current_mirror(self, session: str) -> Mirror:
         """Return a session's mirror, up to date; a copy in memory if it cannot be written."""
@@ -285,6 +296,20 @@ def _create_mirror(store: Store, row: TranscriptRow, *, unless_held: bool = Fals
     """Create the mirror of a session, as old as the session, and return its id."""
     metadata = {"key": mirror_key(row), "source": row.format}
     return store.create(metadata, unless_held=unless_held, at=row.created_ms or None).id
+
+
+def is_held(store: Store, name: str) -> bool:
+    """Return whether a session has a name."""
+    try:
+        return bool(store.resolve(name))
+    except NotFoundError:
+        return False
+
+
+def companion_alias(row: TranscriptRow) -> str:
+    """Return the name by which the companion of a session is found when its file has moved."""
+    alias = f"{row.format}/{row.name}"
+    return alias if is_name(alias) else f"{row.format}/{derive_id(row.format, row.name)}"
 
 
 def mirror_key(row: TranscriptRow) -> str:

@@ -25,6 +25,7 @@ from everlog.ports import (
     Filter,
     Measurable,
     Progress,
+    Purgeable,
     RawLine,
     RawReadable,
     Reporting,
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class FileStore(StoreVerbs, Reporting, Watchable, Sweepable, Measurable, RawReadable, Transferable):
+class FileStore(StoreVerbs, Reporting, Watchable, Sweepable, Purgeable, Measurable, RawReadable, Transferable):
     """The store port on a directory of the local disk."""
 
     lease_type = FileLease
@@ -312,9 +313,14 @@ class FileStore(StoreVerbs, Reporting, Watchable, Sweepable, Measurable, RawRead
         return tuple(actions)
 
     def sweep(self, progress: Progress | None = None) -> SweepResult:
-        """Bring the index in line with every log, whoever wrote to it; remove what crashes left."""
-        self._root.remove_leftovers()
+        """Bring the index in line with every log, whoever wrote to it."""
         return self._catalogue.sweep(progress)
+
+    def purge(self) -> int:
+        """Remove what crashes left of deleted sessions; return of how many."""
+        count = self._root.remove_leftovers()
+        self._catalogue.query_index(lambda index: index.scanned_at(), 0)  # drops the rows of what is gone
+        return count
 
     def watch(self, stop: threading.Event) -> Iterator[frozenset[str]]:
         """Yield sessions as any program changes them, their rows updated; ends with `stop`.

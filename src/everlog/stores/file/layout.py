@@ -205,14 +205,17 @@ class Root:
         with map_errors(f"creating session {session}"):
             self._remove_left("tmp", f"{session}.")
 
-    def remove_leftovers(self) -> None:
-        """Remove what dead processes left in `tmp` and `trash`."""
+    def remove_leftovers(self) -> int:
+        """Remove what dead processes left in `tmp` and `trash`; return how many directories."""
+        count = 0
         for place in ("tmp", "trash"):
             with suppress(OSError):
-                self._remove_left(place)
+                count += self._remove_left(place)
+        return count
 
-    def _remove_left(self, place: str, prefix: str = "") -> None:
-        """Remove what dead processes left in `tmp` or `trash`."""
+    def _remove_left(self, place: str, prefix: str = "") -> int:
+        """Remove what dead processes left in `tmp` or `trash`; return how many directories."""
+        count = 0
         with self.open_subdirectory(place) as parent:
             for name in os.listdir(parent):
                 owner = name.split(".")[1:2]
@@ -221,6 +224,8 @@ class Root:
                 with opened_directory(name, parent) as directory:
                     remove_contents(directory)
                     os.rmdir(name, dir_fd=parent)
+                count += 1
+        return count
 
     def is_session_directory(self, session: str, directory: int) -> bool:
         """Return whether an open directory still is the session of that id."""
