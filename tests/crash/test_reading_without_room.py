@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from everlog.interop.transcript_sources import FileSource
 from everlog.memory.memory_directory import MemoryDirectory
 from everlog.ports import Reporting
 from everlog.stores.file.json_file import JsonFile
+from tests.crash.sample_records import mounted
 from tests.crash.small_disk import Snapshot, small_disk
 from tests.crash.stale_stores import prepare
 from tests.foreign.foreign_directories import crabtalk_file, made
@@ -115,3 +117,20 @@ def test_an_index_that_fills_the_disk_goes_on_in_memory(tmp_path: Path) -> None:
             " cannot be writt",
             " can be written ",
         ]
+
+
+def test_what_another_mount_writes_is_read_at_once(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    with everlog.open_store(tmp_path / "home") as writer, mounted(tmp_path / "view", "--bind", str(tmp_path / "home")):
+        first = writer.create(title="zebra")
+        first.append("hello")
+        subprocess.run(["mount", "-o", "remount,bind,ro", tmp_path / "view"], check=True)
+        with everlog.open_store(tmp_path / "view") as reader:
+            for number in range(1, 4):
+                assert [row.metadata.message_count for row in reader.list()] == [number]
+                assert reader.search(f"hello{number}").total == 0
+                first.append(f"hello{number}")
+                writer.search("hello")  # writes to the index
+                assert reader.search(f"hello{number}").total == 1
+            with pytest.raises(everlog.StoreFailedError, match="view is on a read-only file system"):
+                reader.create()

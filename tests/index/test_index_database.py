@@ -59,3 +59,29 @@ def test_those_who_make_a_new_index_at_once_all_get_it(tmp_path: Path) -> None:
             list(pool.map(ask, range(4)))
         finally:
             gate.abort()
+
+
+def test_an_index_in_memory_gives_way_to_a_file_that_others_make(tmp_path: Path) -> None:
+    reports: list[str] = []
+    (tmp_path / "index.db").mkdir()  # nothing can be made of this
+    database = Database(tmp_path / "index.db", reports.append)
+
+    def mark(owner: str) -> list[object]:
+        with database.write_transaction() as cursor:
+            cursor.execute("INSERT OR IGNORE INTO mark VALUES ('a', ?)", (owner,))
+        with database.read_cursor() as cursor:
+            return [row[0] for row in cursor.execute("SELECT owner FROM mark")]
+
+    assert database.run(lambda: mark("in memory")) == ["in memory"]
+    (tmp_path / "index.db").rmdir()
+    other = Database(tmp_path / "index.db", print)
+    with other.read_cursor() as cursor:
+        assert cursor.execute("SELECT count(*) FROM mark").fetchall() == [(0,)]
+    assert database.run(lambda: mark("in the file")) == ["in the file"]
+    assert database.switches == 2
+    assert [report.rpartition("/")[2].partition(",")[0] for report in reports] == [
+        "index.db cannot be written",
+        "index.db can be written again",
+    ]
+    other.close()
+    database.close()

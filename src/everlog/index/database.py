@@ -12,12 +12,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import apsw
 
 from everlog.errors import EverlogError, StoreFailedError, StoreFullError
-from everlog.index.detached_index import DetachedIndex
 from everlog.index.index_file import (
     LOCK_TIMEOUT,
     IndexUnusableError,
@@ -27,6 +26,9 @@ from everlog.index.index_file import (
     delete_files,
     prepare,
 )
+
+if TYPE_CHECKING:
+    from everlog.index.detached_index import DetachedIndex
 
 T = TypeVar("T")
 
@@ -175,14 +177,15 @@ class Database:
             if self._connection is None:
                 self._connection = prepare(apsw.Connection(":memory:"))
             return self._connection
+        if self._connection is not None and self._connection.in_transaction:
+            return self._connection
         if self._detached is not None:
             self._leave_overlay(self._path, self._detached)
         try:
             if self._connection is not None and self._detached is not None:
                 return self._connection
             if self._connection is not None and self._inode == self._current_inode():
-                if not self._connection.in_transaction:
-                    check_room(self._path, room)
+                check_room(self._path, room)
                 return self._connection
             self.close()
             self._connection = connect(self._path)
@@ -193,6 +196,8 @@ class Database:
 
     def _detach(self, path: Path, reason: str, room: int = 0, *, is_readable: bool = True) -> apsw.Connection:
         """Keep all changes in memory from now on, over the file unless it is not readable."""
+        from everlog.index.detached_index import DetachedIndex  # noqa: PLC0415 - few disks are full
+
         self.close()
         if not self._is_reported:
             self._report(f"{path} cannot be written, so new rows are kept in memory: {reason}")

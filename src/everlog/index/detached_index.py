@@ -22,7 +22,6 @@ class DetachedIndex:
         self._path = path
         self._overlay = _open_overlay(path) if is_readable else None
         self.connection = self._overlay.connection if self._overlay else prepare(apsw.Connection(":memory:"))
-        self._stamp = FileStamp.of(path)
         self._needed = 2 * MIN_ROOM + room  # more than what is enough to write, so as not to change to and fro
         self._is_full = free_bytes(path.parent) < MIN_ROOM + room
         self.schedule_retry()
@@ -38,7 +37,8 @@ class DetachedIndex:
         return time.monotonic() >= self._retry_at
 
     def schedule_retry(self) -> None:
-        """Note that the file cannot be written now."""
+        """Note that the file cannot be written now; the attempt may have left frames in its write-ahead log."""
+        self._stamp = FileStamp.of(self._path)
         self._retry_at = time.monotonic() + _RETRY_SECONDS
 
     def close(self) -> None:

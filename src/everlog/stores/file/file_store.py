@@ -327,7 +327,8 @@ class FileStore(StoreVerbs, Reporting, Watchable, Sweepable, Purgeable, Measurab
 
         Needs watchfiles, the `watch` extra.
         """
-        self._root.prepare()
+        if not self._root.exists():
+            self._root.prepare()
         for sessions in watch_sessions(self._root, stop):
             self._catalogue.refresh(filter(self._root.has_session, sessions))
             yield sessions
