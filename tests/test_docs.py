@@ -180,7 +180,7 @@ def _shell(home: Path) -> Iterator[Callable[[str, str], str]]:
         def run(command: str, example: str) -> str:
             if command == "everlog serve":
                 return at_the_end.enter_context(_served(home, environment, example))
-            return _run(["sh", "-eu"], home, environment, example)
+            return _run(["sh", "-eu"], home, environment, example).replace(str(home / "root"), "/home/user/.everlog")
 
         yield run
 

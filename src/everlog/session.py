@@ -42,7 +42,6 @@ from everlog.ports import (
     Lease,
     Order,
     Page,
-    Permitting,
     Progress,
     Provider,
     Query,
@@ -52,6 +51,7 @@ from everlog.ports import (
     SessionRow,
     UsageReport,
 )
+from everlog.ports.capabilities import access_of
 from everlog.ports.listing import days_of
 from everlog.settings import Settings
 
@@ -660,17 +660,3 @@ def _as_record(record: object) -> AnyRecord:
             f" everlog.assistant(…) or everlog.tool_result(…), not {type(record).__name__}"
         )
     return record  # type: ignore[return-value]  # every Record is one of the known kinds
-
-
-def access_of(port: ports.Store, session: str) -> SessionAccess:
-    """Return what may be done with a session of a store."""
-    permitting = port.capability(Permitting)
-    return SessionAccess() if permitting is None else permitting.access(session)
-
-
-def listed_access(port: ports.Store, session: str) -> SessionAccess:
-    """Return what may be done with a session of a listing, also if it was deleted since."""
-    try:
-        return access_of(port, session)
-    except NotFoundError:
-        return SessionAccess()

@@ -10,6 +10,7 @@ import pytest
 from everlog.model import user
 from everlog.session import Session
 from tests.cli.runner import Cli
+from tests.foreign.foreign_directories import crabtalk_file, made
 
 
 def write_config(root: Path, text: str) -> Path:
@@ -122,12 +123,29 @@ def test_doctor_brings_rows_up_to_date(cli: Cli, root: Path, session: Session) -
 
 def test_doctor_without_a_home_says_so_and_makes_none(cli: Cli, root: Path) -> None:
     done = cli("doctor")
-    assert done.code == 1 and "No such file or directory" in done.out
-    assert done.err == "everlog: failed: store\n"
+    assert done.code == 0 and done.err == "", "nothing is wrong: the first session makes it"
+    assert done.out.count(f"{root}: not made yet") == 2
     assert not root.exists()
     assert cli("store", "init").code == 0 and cli("doctor").code == 0
     done = cli("--home", str(root / "nowhere"), "doctor")
     assert done.code == 1 and "there is no directory" in done.out
+
+
+def test_doctor_reports_about_the_store_that_it_was_asked_for(cli: Cli, root: Path, tmp_path: Path) -> None:
+    crab = made(tmp_path / "crab", {"crab_user_1.jsonl": crabtalk_file(), "notes.txt": b"mine"})
+    found = checks(cli("--store", f"crabtalk:{crab}", "doctor", "--json").json)
+    assert str(found["store"]["detail"]).startswith(f"crabtalk:{crab}: 1 session; not a session: notes.txt")
+    assert "sessions" not in found and "index" not in found
+    assert "in memory" in str(checks(cli("--store", "memory:", "doctor", "--json").json)["store"]["detail"])
+    done = cli("--store", str(tmp_path / "nowhere"), "doctor")
+    assert done.code == 1 and f"there is no directory {tmp_path}/nowhere" in done.out
+    root.mkdir(exist_ok=True)
+    write_config(root, f'[[stores]]\nlocation = "cersei:{crab}"\n[[stores]]\nlocation = "{tmp_path}/gone"\n')
+    done = cli("doctor", "--json")
+    assert done.code == 1
+    found = checks(done.json)
+    assert str(found["stores 1"]["detail"]).startswith(f"cersei:{crab}: 0 sessions; not a session")
+    assert "take it out of [[stores]]" in str(found["stores 2"]["detail"]) and found["store"]["ok"]
 
 
 def test_doctor_names_what_is_no_session(cli: Cli, root: Path, session: Session) -> None:

@@ -10,7 +10,7 @@ import pytest
 from everlog.aio import AsyncStore
 from everlog.app import open_store
 from everlog.memory.file_memory import FileMemories
-from everlog.model import Message, ToolCall, assistant, user
+from everlog.model import Compaction, Message, ToolCall, assistant, user
 from everlog.ports import Store as StorePort
 from everlog.ports.memory import RecallQuery
 from everlog.runtime.runtime import Runtime
@@ -92,3 +92,22 @@ def test_a_turn_and_its_recall_tool_take_them_only_if_told_to(
 
 def texts(messages: tuple[Message, ...]) -> str:
     return "\n".join(message.text for message in messages)
+
+
+def test_a_dream_looks_at_no_summary_of_another_program(tmp_path: Path, settings: Settings) -> None:
+    place = tmp_path / "cersei" / "here.jsonl"
+    with open_store(f"cersei:{place.parent}", home=tmp_path / "other") as theirs:
+        theirs.session("here").append(Compaction(first_kept_seq=1, summary="They decided to use brass."))
+    with open_store(tmp_path / "home", create=True, settings=settings) as store:
+        session = store.create()
+        session.append(user("go"))
+        session.append(Compaction(first_kept_seq=1, summary="We decided to use steel."))
+        memory = FileMemories(tmp_path / "home", store.port).open("main")
+        asked: list[str] = []
+
+        async def ask(system: str, message: str) -> str:
+            asked.append(message)
+            return '{"changes": []}'
+
+        asyncio.run(memory.dream(ask, dry_run=True))
+        assert "steel" in asked[0] and "brass" not in asked[0]

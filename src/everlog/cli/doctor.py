@@ -46,7 +46,7 @@ def doctor(watch: bool, as_json: bool) -> int:
         checks["model"] = partial(_model, settings)
         main, *further = locate(chosen_location(), home=home)
         location = main.text
-        checks |= _store_checks(main)
+        checks |= _store_checks(main, home)
         for number, other in enumerate(further, 1):
             checks[f"stores {number}"] = partial(_further, other, home)
     except EverlogError as error:
@@ -70,13 +70,19 @@ def _fail(error: Exception) -> str:
     raise error
 
 
-def _store_checks(location: Location) -> Checks:
+def _store_checks(location: Location, home: Path) -> Checks:
     """Return the checks of the store that the user selected."""
+    from everlog.app import is_default_home
+
     if location.kind == "database":
         return {"store": _database}
+    if location.kind == "memory":
+        return {"store": lambda: "in memory: each program has its own, and nothing is kept"}
     if location.kind == "foreign":
-        return {"store": _files}
+        return {"store": partial(_files, location)}
     directory = location.directory
+    if directory == home and is_default_home(home) and not directory.exists():
+        return {"store": lambda: f"{directory}: not made yet; the first session makes it"}
     checks: Checks = {"store": partial(_directory, directory)}
     if directory.is_dir():
         checks["sessions"] = partial(_sessions, directory)
@@ -206,19 +212,24 @@ def _sessions(root: Path) -> str:
     return detail
 
 
-def _files() -> str:
+def _files(location: Location) -> str:
     """Read the foreign directory, and name the files that are not taken as sessions."""
     with open_chosen_store() as store:
-        return _describe_files(store)
+        return f"{location.text}: {_describe_files(store)}"
 
 
 def _further(location: Location, home: Path) -> str:
     """Read a further store of the settings."""
     from everlog.app import open_store
+    from everlog.errors import NotFoundError
     from everlog.settings import Settings
 
+    if not location.directory.is_dir():
+        raise NotFoundError(
+            f"there is no directory {location.directory}", hint="make it, or take it out of [[stores]] in config.toml"
+        )
     with open_store(location.text, home=home, settings=Settings()) as store:
-        return f"{location.directory}: {_describe_files(store)}"
+        return f"{location.text}: {_describe_files(store)}"
 
 
 def _describe_files(store: Store) -> str:

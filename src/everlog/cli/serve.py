@@ -48,8 +48,6 @@ def serve(port: int | None, host: str | None, example: bool, as_json: bool) -> N
 
 
 def _announce(daemon: RunningDaemon, as_json: bool) -> None:
-    from everlog.ports import SharedBetweenMachines
-
     settings = daemon.runtime.settings
     socket = str(daemon.home / "run" / "everlog.sock") if settings.daemon.socket else None
     if as_json:
@@ -64,9 +62,9 @@ def _announce(daemon: RunningDaemon, as_json: bool) -> None:
         ("home", str(daemon.home)),
         ("model", settings.model_of(daemon.runtime.router.default_agent)),
     ]
-    sharing = daemon.runtime.store.sync.port.capability(SharedBetweenMachines)
-    if sharing is not None:
-        rows.append(("store", sharing.address))
+    location = daemon.runtime.store.sync.location
+    if location != str(daemon.home.resolve()):
+        rows.append(("store", location or "in memory"))
     if socket is not None:
         rows.append(("CrabTalk", socket))
     print("everlog is running. The page's link works once; Ctrl-C stops it.\n")

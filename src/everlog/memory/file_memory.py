@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -33,7 +34,8 @@ from everlog.memory.dream_state import MIN_HOURS, MIN_SESSIONS, DreamStateFiles,
 from everlog.memory.extraction import quote_as_data
 from everlog.memory.memory_directory import LOCK_SECONDS, MemoryDirectory
 from everlog.memory.notes import INDEX_FILE
-from everlog.ports import Filter, Store
+from everlog.ports import Filter, SessionRow, Store
+from everlog.ports.capabilities import listed_access
 from everlog.ports.memory import Ask, DreamPlan, ExtractionResult, Fact, NoteEdit, ProblemCallback, RecallQuery, Verdict
 
 _MAX_SUMMARIES = 50  # sessions whose summaries a dream reads
@@ -225,17 +227,33 @@ class FileMemory(MemoryDirectory):
         return await call(lambda: dream.make_plan(files, today, summaries=summaries, since=since, answer=answer))
 
     def _read_summaries(self, since: int) -> list[SessionSummary]:
-        """Return the summaries of the agent's sessions since then, newest sessions first."""
+        """Return the summaries of the agent's sessions since then, newest sessions first.
+
+        Without those of other programs' sessions beside the store: they are in no project of the agent's.
+        """
         summaries: list[SessionSummary] = []
         if self._agent is None:
             return summaries
-        for row in self._store.list(Filter(agent=self._agent, since=timestamp(since)), limit=_MAX_SUMMARIES):
+        for row in islice(self._own_sessions(since), _MAX_SUMMARIES):
             summary = read_live(self._store.tail(row.id)).summary
             if summary is not None:
                 moment = (epoch_ms(summary.timestamp or "") or 0) / 1000
                 day = datetime.fromtimestamp(max(moment, 0), UTC).date()
                 summaries.append(SessionSummary(row.id, day, summary.summary))
         return summaries
+
+    def _own_sessions(self, since: int) -> Iterator[SessionRow]:
+        """Yield the agent's sessions since then, without those of other programs beside the store."""
+        criteria, cursor = Filter(agent=self._agent, since=timestamp(since)), None
+        while True:
+            page = self._store.list(criteria, limit=_MAX_SUMMARIES, cursor=cursor)
+            for row in page:
+                access = listed_access(self._store, row.id)
+                if not access.program or access.mode == "own":
+                    yield row
+            cursor = page.next
+            if cursor is None:
+                return
 
     def check_dream(self, *, min_hours: float = MIN_HOURS, min_sessions: int = MIN_SESSIONS) -> Verdict:
         """Return whether a dream is due; sessions count from their last message."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from everlog.errors import NotFoundError
 from everlog.model import Damaged, Entry, Metadata
 from everlog.ports.access import SessionAccess
 from everlog.ports.queries import DiskUsage
@@ -281,3 +282,17 @@ CAPABILITIES: tuple[type, ...] = (
     SharedBetweenMachines,
     Routing,
 )
+
+
+def access_of(store: Store, session: str) -> SessionAccess:
+    """Return what may be done with a session of a store."""
+    permitting = store.capability(Permitting)
+    return SessionAccess() if permitting is None else permitting.access(session)
+
+
+def listed_access(store: Store, session: str) -> SessionAccess:
+    """Return what may be done with a session of a listing, also if it was deleted since."""
+    try:
+        return access_of(store, session)
+    except NotFoundError:
+        return SessionAccess()

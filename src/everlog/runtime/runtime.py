@@ -219,6 +219,7 @@ class Runtime:
         return Health(
             ok=True,
             store=self.kind,
+            location=self.store.sync.location,
             reachable=True,
             uptime_secs=int(time.monotonic() - self._started),
             sessions=sessions,

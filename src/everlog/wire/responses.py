@@ -345,6 +345,7 @@ class Health(ResponseBody, frozen=True, kw_only=True):
     jobs: int
     model: str  # of the default agent
     store: str  # its kind: files, postgresql or memory
+    location: str = ""  # of the store; empty: in memory
     reachable: bool  # whether the store answers
     problem: str = ""  # why not
     hint: str = ""  # what to do about it

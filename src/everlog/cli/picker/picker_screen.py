@@ -36,7 +36,8 @@ from everlog.cli.picker.session_filter import Row, SessionFilter
 from everlog.cli.picker.session_table import PreviewPane, SessionTable
 from everlog.errors import EverlogError, NotFoundError, UnsupportedError
 from everlog.ports import Action
-from everlog.session import Store, listed_access
+from everlog.ports.capabilities import listed_access
+from everlog.session import Store
 
 SIDE_COLUMNS = 100  # minimum width for a preview at the side
 PREVIEW_ROWS = 20  # minimum height for a preview below the list by default

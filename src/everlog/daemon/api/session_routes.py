@@ -18,8 +18,9 @@ from everlog.errors import SettingsError, UnsupportedError
 from everlog.log.fold import to_builtins
 from everlog.model import Metadata
 from everlog.ports import Copying, SessionAccess
+from everlog.ports.capabilities import listed_access
 from everlog.runtime.runtime import Runtime
-from everlog.session import Session, listed_access
+from everlog.session import Session
 from everlog.wire.requests import ForkRequest, NewSession, RewindRequest, SessionUpdate
 from everlog.wire.responses import CreatedSession, RewindResult, SessionDetail, SessionSummary, record_objects
 
