@@ -207,6 +207,7 @@ class ForeignStore(SessionLookup, Reporting, Reclaimable, DirectoryBacked):
         self._mirror_store.delete(mirror.session)
         self._index.drop(session)
         self._catalogue.rescan()
+        self.forget(session)
         return parts
 
     def is_untouched(self, session: str) -> bool:
