@@ -13,6 +13,8 @@ import pytest
 import everlog
 from everlog.app import open_store
 from everlog.errors import NotFoundError, SettingsError, StoreFailedError, UnconfirmedError, UnsupportedError
+from everlog.identity.route import Router
+from everlog.identity.scope import Inbound
 from everlog.interop.foreign.foreign_store import ForeignStore
 from everlog.ports import DirectoryBacked, Order, SessionAccess
 from everlog.ports.capabilities import (
@@ -32,7 +34,7 @@ from everlog.ports.capabilities import (
 )
 from everlog.session import Store
 from everlog.settings import FurtherStoreSettings, Settings
-from tests.foreign.foreign_directories import cersei_file, crabtalk_file, made
+from tests.foreign.foreign_directories import cersei_file, crabtalk_file, made, picoclaw_files
 
 ULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 
@@ -153,6 +155,16 @@ def test_a_joined_store_answers_for_every_capability(stores: Store) -> None:
     assert port.capability(ForeignStore) is None, "it is not one of them"
     with pytest.raises(UnsupportedError, match="nothing to reclaim"):
         port.capability(Reclaimable).reclaim(stores.list(title="ours")[0].id)  # type: ignore[union-attr]
+
+
+def test_messages_are_routed_in_the_main_store_only(tmp_path: Path) -> None:
+    place = made(tmp_path / "claw", picoclaw_files("agent:main:telegram:direct:7"))
+    routed = Router().route(Inbound(channel="telegram", chat_type="direct", chat_id="7", sender_id="7"))
+    with joined(tmp_path, place) as store:
+        session = store.route_to_session(routed)
+        assert session.messages() == [], "the history of another program's session is not taken"
+        assert session.id in {row.id for row in store.port.main.list()}  # type: ignore[attr-defined]
+        assert store.route_to_session(routed).id == session.id
 
 
 def test_a_foreign_store_can_be_reclaimed_and_reports(tmp_path: Path) -> None:

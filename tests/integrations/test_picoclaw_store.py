@@ -155,11 +155,19 @@ def test_a_name_that_several_sessions_list_is_no_name_of_one_of_them(store: Sess
     first, second, main = session_key("first"), session_key("second"), "agent:main:main"
     store.ensure_session_metadata(first, {"version": 1}, [main, KEY])
     assert store.resolve_session_key(KEY) == first
+    store.add_message(KEY, "user", "by its alias")
+    store.set_summary(KEY, "One message.")
+    assert texts(store, first) == texts(store) == ["by its alias"]
+    assert store.get_summary(first) == store.get_summary(KEY) == "One message."
     store.ensure_session_metadata(second, {"version": 1}, [main, KEY])
     assert store.resolve_session_key(KEY) == KEY
     assert store.resolve_session_key(main) == main
     store.add_message(main, "user", "to the main session")
-    assert (texts(store, main), texts(store, first), texts(store, second)) == (["to the main session"], [], [])
+    assert (texts(store, main), texts(store, first), texts(store, second)) == (
+        ["to the main session"],
+        ["by its alias"],
+        [],
+    )
     assert store.resolve_session_key(first) == first
     assert store.resolve_session_key("agent:main:nobody") == "agent:main:nobody"
 

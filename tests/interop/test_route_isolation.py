@@ -16,8 +16,10 @@ import everlog
 from everlog.identity.key import main_agent, main_key
 from everlog.identity.route import Routed, Router, Routing
 from everlog.identity.scope import Inbound
+from everlog.interop.formats.crabtalk.names import slug
+from everlog.promotion import make_router
 from everlog.settings import SessionSettings, Settings
-from tests.foreign.foreign_directories import made, picoclaw_files
+from tests.foreign.foreign_directories import crabtalk_file, made, picoclaw_files
 
 IDS = ("7", "42", "-1/42", "-1_42", "Cx")
 CONTEXTS = st.builds(
@@ -102,4 +104,41 @@ def test_no_message_reaches_the_session_of_another_user(
                 assert left in ("", owner, session.id) or (
                     owner == "main" and left in ("agent:main:main", main_key("main"))
                 )
+            assert all(len(owners) == 1 for owners in reached.values()), reached
+
+
+SENDERS = ("user", "tg:1", "tg-1", "TG:1", "telegram:tg:1", "7", "")
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    arrivals=st.lists(
+        st.builds(
+            Inbound,
+            channel=st.sampled_from(("telegram", "slack", "cli", "")),
+            account=st.sampled_from(("", "bot_2")),
+            chat_id=st.sampled_from(IDS),
+            sender_id=st.sampled_from(SENDERS),
+        ),
+        max_size=8,
+    ),
+    left=st.lists(st.sampled_from(SENDERS[:-1]), unique=True, max_size=4),
+)
+def test_senders_of_crabtalk_stay_apart(arrivals: list[Inbound], left: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        base = Path(directory)
+        files = {f"crab_{slug(name)}_{at}.jsonl": crabtalk_file(sender=name) for at, name in enumerate(left, 1)}
+        place = made(base / "place", files)
+        place.mkdir(exist_ok=True)
+        with everlog.open_store(f"crabtalk:{place}", home=base / "home") as store:
+            router = make_router(store.port, store.settings)
+            reached: dict[str, set[tuple[str, str, str]]] = defaultdict(set)
+            for inbound in arrivals:
+                facts = router.facts(inbound)
+                session = store.route_to_session(router.route(inbound), sender=facts.sender or None)
+                session.append("hello")
+                local = "user" if facts.channel in ("", "cli") else ""
+                reached[session.id].add((facts.channel, facts.account, facts.sender or local))
+                sender = session.metadata.sender
+                assert facts.sender in ("", sender.lower()) or f":{facts.sender}" in sender
             assert all(len(owners) == 1 for owners in reached.values()), reached

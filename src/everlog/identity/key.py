@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from hashlib import sha256
 
 from everlog.errors import FormatError
@@ -29,6 +30,7 @@ def main_alias(agent: str) -> str:
     return f"{LEGACY_PREFIX}{agent_id(agent)}:main"
 
 
+@lru_cache(maxsize=256)
 def main_key(agent: str) -> str:
     """Return the key of an agent's main session. It is derived from its alias, not from a scope."""
     return session_key(main_alias(agent))

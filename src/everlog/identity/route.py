@@ -82,7 +82,7 @@ class Routed(msgspec.Struct, frozen=True, gc=False):
         is_explicit_key = is_explicit(incoming)
         return Route(
             agent=self.agent,
-            sender=sender or "user",
+            sender=sender or "",
             key=self.session_key,
             is_explicit=is_explicit_key,
             name="" if is_explicit_key else trim(incoming),

@@ -224,7 +224,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """Where a message belongs: what a store finds its session by, and what a new one is made with."""
 
     agent: str
-    sender: str = "user"
+    sender: str = ""  # empty: unknown
     key: str  # of the scope, or the explicit one that came with the message
     is_explicit: bool = False  # the key came with the message
     name: str = ""  # another name that came with the message

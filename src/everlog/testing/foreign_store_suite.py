@@ -8,6 +8,7 @@ class TestMine(ForeignStoreConformance):
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import os
 import tempfile
@@ -22,6 +23,7 @@ from everlog.interop.foreign.foreign_store import ForeignStore
 from everlog.interop.formats.foreign_format import ForeignFormat
 from everlog.interop.formats.format_types import InMemorySource
 from everlog.model import Compaction, Message, ToolCall, assistant, tool_result, user
+from everlog.ports import Route, Routing
 from everlog.ports.access import ACTIONS, Action
 from everlog.session import Session, Store
 from everlog.stores.file.file_store import FileStore
@@ -298,6 +300,30 @@ class ForeignStoreConformance:
                 check_unknown_session(store.port, name)
             assert _files(root) == before
 
+    def test_a_message_finds_its_session_again_and_no_other_ones(self) -> None:
+        """By the rules of the format, after a restart too; what its sender is called elsewhere tells nothing."""
+
+        def route(sender: str) -> Route:
+            scope = {"version": 1, "agent_id": "main", "channel": "telegram", "account": "default"}
+            key = f"sk_v1_{hashlib.sha256(sender.encode()).hexdigest()}"
+            return Route(agent="main", sender=sender, key=key, scope=scope)
+
+        def find(store: Store, *, new_chat: bool = False) -> list[str]:
+            return [_routing(store).route_to_session(route(name), {}, new_chat=new_chat) for name in ("tg:7", "tg-7")]
+
+        with self._open_store() as (store, root):
+            assert [_routing(store).find_session(route(name)) for name in ("tg:7", "tg-7")] == [None, None]
+            first = find(store)
+            for name in first:
+                store.session(name).append(user("hello"))
+            assert len({*first, self.session}) == 3 and find(store) == first
+            with self._open_store_at(root) as restarted:
+                assert find(restarted) == first
+            following = find(store, new_chat=True)
+            assert not set(following) & set(first) and find(store) == following
+            store.session(first[0]).resume()
+            assert find(store) == [first[0], following[1]]
+
     def test_hostile_ids_change_nothing(self) -> None:
         """They are checked against the format's own pattern and never become a path."""
         with self._open_store() as (store, root):
@@ -369,6 +395,12 @@ def _append_ten(work: tuple[str, str, ForeignFormat, str, int]) -> None:
     with open_foreign_store(Path(root), Path(home), format) as store:
         for number in range(10):
             store.session(session).append(user(f"{n}:{number}"))
+
+
+def _routing(store: Store) -> Routing:
+    routing = store.port.capability(Routing)
+    assert routing is not None
+    return routing
 
 
 def _messages(store: Store, session: str) -> list[Message]:

@@ -7,6 +7,7 @@ one of a key or pair, which channel a sender is known from, and which histories 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -18,6 +19,9 @@ from everlog.interop.formats.format_types import SessionNames
 from everlog.log.backward_read import LiveMessages, read_live
 from everlog.model import Compaction, pair
 from everlog.ports import Route, Routing
+
+DEFAULT_SENDER = "user"  # the local user
+_LOCAL_CHANNELS = ("cli", "unknown")
 
 if TYPE_CHECKING:
     from everlog.interop.foreign.foreign_store import ForeignStore
@@ -56,16 +60,17 @@ class ForeignRouting(Routing):
     def find_session(self, route: Route) -> str | None:
         """Return the session that a message goes to, or None."""
         format, state = self._format, self._store.load_state()
-        return _find(format, _with_known_sender(route, format, state), state, self._store.session_names(format.NAME))
+        route, _ = _with_known_sender(route, format, state)
+        return _find(format, route, state, self._store.session_names(format.NAME))
 
     def route_to_session(self, route: Route, fields: Mapping[str, Any], *, new_chat: bool = False) -> str:
         """Return the session that a message goes to, made in its format if need be."""
         format = self._format
         with self._store.names_locked():
             state = self._store.load_state()
-            route = _with_known_sender(route, format, state)
+            route, person = _with_known_sender(route, format, state)
             sessions = self._store.session_names(format.NAME)
-            changed = _with_sender(state, route, format)
+            changed = _with_sender(state, route, person)
             session = None if new_chat else _find(format, route, state, sessions)
             if session is None:
                 session, changed = self._create(format, route, fields, sessions, changed, is_next=new_chat)
@@ -166,21 +171,23 @@ def _find_numbered(format: ForeignFormat, route: Route, number: int, sessions: S
     return format.find_holder(fields.get("id") or fields["key"], sessions)
 
 
-def _origin_of(route: Route, format: ForeignFormat) -> str:
-    """Return the channel of a sender, for a format whose names have no place for it."""
-    return route.origin if format.DIMENSIONS is not None and not route.is_main else ""
+def _with_known_sender(route: Route, format: ForeignFormat, state: RoutingState) -> tuple[Route, str]:
+    """Return a route with the name of its sender in the files, and whom that name stands for; empty: anybody.
+
+    A sender of the same name on another channel is another person, for all we know. A message
+    without a sender is the local user's only if it comes from no other place.
+    """
+    if format.DIMENSIONS is None or route.is_main:
+        return route, ""
+    origin, sender = route.origin, route.sender or DEFAULT_SENDER
+    is_plain = bool(route.sender) or route.scope.get("channel") in _LOCAL_CHANNELS
+    person = f"{origin} {sender if is_plain else ''}"
+    qualified = f"{origin.removesuffix('/default').replace('/', ':')}:{sender}"
+    names = chain((sender,) if is_plain else (), (qualified,), (f"{qualified}:{number}" for number in count(2)))
+    name = next(name for name in names if state.senders.get(pair(route.agent, name), person) == person)
+    return replace(route, sender=name), person
 
 
-def _with_known_sender(route: Route, format: ForeignFormat, state: RoutingState) -> Route:
-    """Tell a sender from one of the same name on another channel: two persons, for all we know."""
-    origin = _origin_of(route, format)
-    if origin and state.senders.get(pair(route.agent, route.sender), origin) != origin:
-        return replace(route, sender=f"{origin.removesuffix('/default').replace('/', ':')}:{route.sender}")
-    return route
-
-
-def _with_sender(state: RoutingState, route: Route, format: ForeignFormat) -> RoutingState:
-    origin, name = _origin_of(route, format), pair(route.agent, route.sender)
-    if not origin or state.senders.get(name) == origin:
-        return state
-    return replace(state, senders={**state.senders, name: origin})
+def _with_sender(state: RoutingState, route: Route, person: str) -> RoutingState:
+    name = pair(route.agent, route.sender)
+    return state if not person else replace(state, senders={**state.senders, name: person})

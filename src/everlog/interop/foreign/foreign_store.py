@@ -233,6 +233,7 @@ class ForeignStore(SessionLookup, Reporting, Reclaimable, DirectoryBacked, Permi
             if (mirrored := self._find_mirror(row)) is not None:
                 self._mirror_store.delete(mirrored)
         self._forget(rows)
+        self.forget(session)
         return parts
 
     def is_untouched(self, session: str) -> bool:

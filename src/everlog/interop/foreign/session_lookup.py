@@ -35,7 +35,7 @@ class RoutingState(msgspec.Struct, frozen=True):
 
     current: dict[str, str] = {}  # key or pair → the session that was resumed or begun as its current one
     threads: dict[str, str] = {}  # later session of a key → the key
-    senders: dict[str, str] = {}  # pair → the channel and the account that the sender is known from
+    senders: dict[str, str] = {}  # pair → channel, account and id that the sender is known by
     promoted: dict[str, Promotion] = {}  # legacy name → where its history went
 
 
@@ -162,6 +162,15 @@ class SessionLookup(SessionOpener):
             current[thread] = created.id
         if (current, threads) != (state.current, state.threads):
             self.save_state(replace(state, current=current, threads=threads))
+
+    def forget(self, session: str) -> None:
+        """Remove what is kept of a deleted session; that a history was promoted stays known."""
+        with self.names_locked():
+            state = self.load_state()
+            current = {thread: name for thread, name in state.current.items() if name != session}
+            threads = {name: thread for name, thread in state.threads.items() if name != session}
+            if (current, threads) != (state.current, state.threads):
+                self.save_state(replace(state, current=current, threads=threads))
 
     def main_format_name(self) -> str:
         """Return the format of new sessions: the only one of the directory; empty if there are several."""
