@@ -16,6 +16,7 @@ from everlog.interop.foreign.foreign_store import ForeignStore
 from everlog.ports import DirectoryBacked, Order
 from everlog.ports.capabilities import (
     CAPABILITIES,
+    FileBacked,
     Measurable,
     Purgeable,
     RawReadable,
@@ -138,6 +139,7 @@ def test_a_joined_store_answers_for_every_capability(stores: Store) -> None:
         Watchable: own,
         Sweepable: own,
         Purgeable: port,
+        FileBacked: port,
         Measurable: own,
         RawReadable: own,
         Transferable: own,
@@ -152,7 +154,7 @@ def test_a_foreign_store_can_be_reclaimed_and_reports(tmp_path: Path) -> None:
     place = made(tmp_path / "crab", {"crab_user_1.jsonl": crabtalk_file()})
     with open_store(f"crabtalk:{place}", home=tmp_path / "home") as store:
         has = {kind for kind in (*CAPABILITIES, ForeignStore) if store.port.capability(kind) is store.port}
-    assert has == {Reporting, Reclaimable, Purgeable, ForeignStore}
+    assert has == {Reporting, Reclaimable, Purgeable, FileBacked, ForeignStore}
 
 
 def test_a_copy_can_be_asked_for_what_it_does_not_have(stores: Store) -> None:

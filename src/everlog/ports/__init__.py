@@ -5,6 +5,7 @@ from __future__ import annotations
 from everlog.ports.capabilities import (
     ChangeSubscription,
     DirectoryBacked,
+    FileBacked,
     Measurable,
     Purgeable,
     RawLine,
@@ -31,6 +32,7 @@ __all__ = [
     "DirectoryBacked",
     "DiskUsage",
     "ExpiringLease",
+    "FileBacked",
     "Filter",
     "Hit",
     "Lease",

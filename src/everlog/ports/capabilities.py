@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -73,6 +74,14 @@ class DirectoryBacked(Protocol):
 
     def skipped_files(self) -> Sequence[SkippedFile]:
         """Return every file that is neither a session nor part of one, with the reason."""
+        ...
+
+
+class FileBacked(Protocol):
+    """A store whose sessions are files."""
+
+    def paths(self, session: str) -> Sequence[Path]:
+        """Return the paths of a session's files, or of the directory that has them all."""
         ...
 
 
@@ -204,6 +213,7 @@ CAPABILITIES: tuple[type, ...] = (
     Watchable,
     Sweepable,
     Purgeable,
+    FileBacked,
     Reclaimable,
     Measurable,
     RawReadable,

@@ -26,6 +26,7 @@ from everlog.model import AnyRecord, Damaged, Entry, Event, Metadata, Part, pair
 from everlog.ports import (
     Chats,
     DirectoryBacked,
+    FileBacked,
     Filter,
     Order,
     Page,
@@ -48,7 +49,7 @@ _CREATION_LOCK = "the making of sessions"  # names a lock file: must not change
 IMPORT_HINT = "import the session (everlog sessions import) and continue it there"
 
 
-class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked, Purgeable):
+class ForeignStore(SessionOpener, Reporting, Reclaimable, DirectoryBacked, FileBacked, Purgeable):
     """Sessions of other programs, each in its own format, in one directory."""
 
     lease_type = ForeignLease
