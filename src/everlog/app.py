@@ -223,9 +223,7 @@ def _database(address: str, settings: Settings) -> PostgresStore:
 
 def _open_foreign(location: Location, home: Path, settings: Settings, progress: Progress | None) -> ports.Store:
     """Open the store on a foreign directory; everything derived is below `home`."""
-    from hashlib import sha256  # noqa: PLC0415 - few stores are foreign
-
-    from everlog.interop.foreign.foreign_store import ForeignStore  # noqa: PLC0415
+    from everlog.interop.foreign.foreign_store import ForeignStore  # noqa: PLC0415 - few stores are foreign
     from everlog.stores.file.file_store import FileStore  # noqa: PLC0415
 
     real = location.directory.resolve()
@@ -235,7 +233,7 @@ def _open_foreign(location: Location, home: Path, settings: Settings, progress: 
             hint="our own files must be elsewhere: set EVERLOG_HOME, or give another --home",
         )
     _check_home(home)
-    name = sha256(os.fsencode(real)).hexdigest()[:16]
+    name = locations.home_name(real)
     derived, companions = home / "live" / name, home / "companion" / name
     formats = load_formats(*(FORMATS if location.format in ("", locations.AUTO) else (location.format,)))
     # Neither has limits of its own: those of the foreign format apply.

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+import everlog
 from everlog.interop.archive.archive_folder import open_for_writing
 from everlog.interop.archive.program_directories import VARIABLES
+from everlog.model import Event
 from tests.cli.runner import SRC, Cli, run_on_terminal, run_process
+from tests.foreign.foreign_directories import SESSIONS, made
 
 
 @pytest.fixture
@@ -192,3 +195,24 @@ def test_a_terminal_sees_a_bar_and_the_answer(root: Path, source: Path) -> None:
     done = run_on_terminal(root, "archive", str(source))
     assert done.code == 0
     assert "2 new and 0 changed of 2 files" in done.out
+
+
+def test_a_deletion_says_what_the_archive_still_has(cli: Cli, root: Path, tmp_path: Path) -> None:
+    files, session = SESSIONS["crabtalk"]
+    place = made(tmp_path / "crab", files)
+    with everlog.open_store(f"crabtalk:{place}", home=root) as store:
+        store.session(session).append(Event(kind="note", data={"text": "kept beside"}))
+    archived = cli("archive", str(place), "--json").json["sources"]
+    assert len(archived) == 2 and "/companion/" in archived[0] + archived[1]
+    done = cli("--store", f"crabtalk:{place}", "sessions", "rm", session, "--yes")
+    assert done.code == 0 and "; the archive still has 1 file of it" in done.out
+    assert not list(place.iterdir()) and not list((root / "companion").glob("*/sessions/*"))
+
+    with everlog.open_store(home=root, create=True) as store:
+        own = store.create(sender="me")
+        own.append("hello")
+        other = store.create(sender="other")
+        other.append("hello")
+    cli("archive", str(root / "sessions" / own.id))
+    assert cli("sessions", "rm", own.id, "--yes", "--json").json["archived"] >= 1
+    assert "archived" not in cli("sessions", "rm", other.id, "--yes", "--json").json

@@ -10,6 +10,7 @@ import pytest
 from everlog.ports import Store
 from everlog.ports.capabilities import (
     CAPABILITIES,
+    FileBacked,
     Measurable,
     Purgeable,
     RawReadable,
@@ -42,7 +43,16 @@ class TestInMemoryStore(StoreConformance):
 class TestFileStore(StoreConformance):
     def test_has_the_capabilities_of_files(self) -> None:
         port = self.open(Settings())
-        assert capabilities(port) == {Reporting, Watchable, Sweepable, Purgeable, Measurable, RawReadable, Transferable}
+        assert capabilities(port) == {
+            Reporting,
+            Watchable,
+            Sweepable,
+            Purgeable,
+            FileBacked,
+            Measurable,
+            RawReadable,
+            Transferable,
+        }
         assert port.capability(FileStore) is port
 
     @pytest.fixture(autouse=True)

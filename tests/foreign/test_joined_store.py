@@ -20,6 +20,7 @@ from everlog.ports import DirectoryBacked, Order, SessionAccess
 from everlog.ports.capabilities import (
     CAPABILITIES,
     Copying,
+    FileBacked,
     Measurable,
     Permitting,
     Purgeable,
@@ -147,6 +148,7 @@ def test_a_joined_store_answers_for_every_capability(stores: Store) -> None:
         Watchable: own,
         Sweepable: own,
         Purgeable: port,
+        FileBacked: port,
         Measurable: own,
         RawReadable: own,
         Transferable: own,
@@ -171,7 +173,7 @@ def test_a_foreign_store_can_be_reclaimed_and_reports(tmp_path: Path) -> None:
     place = made(tmp_path / "crab", {"crab_user_1.jsonl": crabtalk_file()})
     with open_store(f"crabtalk:{place}", home=tmp_path / "home") as store:
         has = {kind for kind in (*CAPABILITIES, ForeignStore) if store.port.capability(kind) is store.port}
-    assert has == {Reporting, Reclaimable, Permitting, Purgeable, ForeignStore}
+    assert has == {Reporting, Reclaimable, Permitting, Purgeable, FileBacked, ForeignStore}
 
 
 def test_a_copy_can_be_asked_for_what_it_does_not_have(stores: Store) -> None:

@@ -31,9 +31,9 @@ def add(sources: tuple[Path, ...], again: bool, as_json: bool) -> int:
     earlier versions.
     """
     from everlog.interop.archive.backup import copy
-    from everlog.interop.archive.program_directories import default_sources
+    from everlog.interop.archive.program_directories import default_sources, with_companions
 
-    paths = list(sources) or default_sources(Path.home(), os.environ)
+    paths = with_companions(chosen_home(), sources or default_sources(Path.home(), os.environ))
     with output.progress("archiving") as on_progress:
         report = copy(chosen_home(), paths, skip_missing=not sources, reread=again, progress=on_progress)
     if as_json:

@@ -11,6 +11,7 @@ import click
 
 from everlog.cli import output
 from everlog.cli.options import (
+    chosen_home,
     command,
     confirm_prefix,
     find_session,
@@ -136,7 +137,13 @@ def repair(session_id: str, as_json: bool) -> None:
 @session_argument
 @click.option("--yes", is_flag=True, help="Delete without asking.")
 def rm(session_id: str, yes: bool, as_json: bool) -> int:
-    """Delete a session permanently, after asking."""
+    """Delete a session permanently, after asking.
+
+    Its text is removed from all files of the home. Copies in the archive stay, and are counted.
+    """
+    from everlog.interop.archive.archive_listing import count_archived
+    from everlog.ports import FileBacked
+
     with open_session(session_id) as session:
         if not yes:
             if not output.is_terminal(sys.stdin):
@@ -146,9 +153,14 @@ def rm(session_id: str, yes: bool, as_json: bool) -> int:
             if not click.confirm(f"Delete {session.id} ({label}) permanently?", err=True):
                 output.warn("nothing was deleted")
                 return 1
+        files = session.store.port.capability(FileBacked)
+        archived = 0 if files is None else count_archived(chosen_home(), files.paths(session.id))
         count = session.delete()
     text = f"deleted {session.id}: {output.plural(count, 'part')}"
-    output.print_answer({"id": session.id, "parts": count}, text, as_json)
+    if archived:
+        text += f"; the archive still has {output.plural(archived, 'file')} of it (everlog archive list {session.id})"
+    fields = {"id": session.id, "parts": count, **({"archived": archived} if archived else {})}
+    output.print_answer(fields, text, as_json)
     return 0
 
 

@@ -28,6 +28,7 @@ from everlog.ports import (
     Chats,
     Copying,
     DirectoryBacked,
+    FileBacked,
     Filter,
     Lease,
     Order,
@@ -60,7 +61,7 @@ class FurtherStore(NamedTuple):
     is_writable: bool
 
 
-class JoinedStore(Reporting, Reclaimable, DirectoryBacked, Permitting, Copying, Purgeable):
+class JoinedStore(Reporting, Reclaimable, DirectoryBacked, FileBacked, Permitting, Copying, Purgeable):
     """The store port on a main store and several further ones."""
 
     def __init__(self, main: Store, further: Sequence[FurtherStore]) -> None:
@@ -239,6 +240,11 @@ class JoinedStore(Reporting, Reclaimable, DirectoryBacked, Permitting, Copying, 
     def parts(self, session: str) -> tuple[Part, ...]:
         """Return the files of a session."""
         return self._owner_of(session).parts(session)
+
+    def paths(self, session: str) -> Sequence[Path]:
+        """Return the paths of a session's files; none if they are in a database."""
+        files = self._owner_of(session).capability(FileBacked)
+        return () if files is None else files.paths(session)
 
     def verify(self, session: str) -> tuple[Damaged, ...]:
         """Return the damage in a session's files."""

@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -149,3 +150,8 @@ def unrecognised_files(path: Path, load_formats: LoadFormats) -> Sequence[Skippe
     formats = load_formats()
     files, skipped = find_files([path])
     return [*skipped, *(SkippedFile(str(file), explain_file(file, formats)) for file in files)]
+
+
+def home_name(directory: Path) -> str:
+    """Return the name that a foreign directory has in our home, below `live` and `companion`."""
+    return sha256(os.fsencode(directory.resolve())).hexdigest()[:16]

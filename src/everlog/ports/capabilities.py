@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -94,6 +95,14 @@ class Copying(Protocol):
 
         A copy that was made before is brought up to date, unless it was continued meanwhile.
         """
+        ...
+
+
+class FileBacked(Protocol):
+    """A store whose sessions are files."""
+
+    def paths(self, session: str) -> Sequence[Path]:
+        """Return the paths of a session's files, or of the directory that has them all."""
         ...
 
 
@@ -275,6 +284,7 @@ CAPABILITIES: tuple[type, ...] = (
     Permitting,
     Copying,
     Purgeable,
+    FileBacked,
     Reclaimable,
     Measurable,
     RawReadable,

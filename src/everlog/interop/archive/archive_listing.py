@@ -75,6 +75,14 @@ def _pattern_matcher(pattern: bytes) -> Match:
     )
 
 
+def count_archived(root: Path, paths: Sequence[Path]) -> int:
+    """Return how many files at or below some paths are in the archive; 0 if there is none."""
+    if not paths or not (root / archive_folder.NAME).exists():
+        return 0
+    with archive_folder.open_archive(root) as archive:
+        return sum(len(archive.state.entries_below(os.path.realpath(os.fsencode(path)))) for path in paths)
+
+
 def list_archive(root: Path, patterns: Sequence[str] = (), *, limit: int) -> ArchiveListing:
     """List the sources, and the first files that match; empty if there is no archive."""
     if not (root / archive_folder.NAME).exists():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from everlog.interop.locations import home_name
 
 # Those of the programs, not ours.
 VARIABLES = (
@@ -48,3 +50,9 @@ def default_sources(home: Path, environment: Mapping[str, str]) -> list[Path]:
         *sorted(picoclaw.glob("workspace-*/sessions")),  # of agents with a name
     ]
     return list(dict.fromkeys(sources))
+
+
+def with_companions(home: Path, sources: Sequence[Path]) -> list[Path]:
+    """Return the sources, and the folders of our home with the companions of their sessions."""
+    companions = (home / "companion" / home_name(source) for source in sources)
+    return [*sources, *(folder for folder in companions if folder.is_dir())]

@@ -27,6 +27,7 @@ from everlog.interop.formats.format_types import FileEdit
 from everlog.model import MARKERS, AnyRecord, Damaged, Entry, Event, Message, Metadata, Part, pair
 from everlog.ports import (
     DirectoryBacked,
+    FileBacked,
     Filter,
     Order,
     Page,
@@ -52,7 +53,7 @@ T = TypeVar("T")
 IMPORT_HINT = "import the session (everlog import) and continue it there"
 
 
-class ForeignStore(SessionLookup, Reporting, Reclaimable, DirectoryBacked, Permitting, Purgeable):
+class ForeignStore(SessionLookup, Reporting, Reclaimable, DirectoryBacked, FileBacked, Permitting, Purgeable):
     """Sessions of other programs, each in its own format, in one directory."""
 
     lease_type = ForeignLease

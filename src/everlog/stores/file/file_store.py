@@ -22,6 +22,7 @@ from everlog.log.parts import part_name
 from everlog.model import Damaged, Entry, Metadata, Part
 from everlog.ports import (
     DiskUsage,
+    FileBacked,
     Filter,
     Measurable,
     Progress,
@@ -65,7 +66,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class FileStore(StoreVerbs, Reporting, Watchable, Sweepable, Purgeable, Measurable, RawReadable, Transferable):
+class FileStore(
+    StoreVerbs, Reporting, Watchable, Sweepable, Purgeable, FileBacked, Measurable, RawReadable, Transferable
+):
     """The store port on a directory of the local disk."""
 
     lease_type = FileLease
@@ -227,6 +230,11 @@ class FileStore(StoreVerbs, Reporting, Watchable, Sweepable, Purgeable, Measurab
             self.reports.append,
             include_tools=self._tool_output,
         )
+
+    def paths(self, session: str) -> Sequence[Path]:
+        """Return the path of a session's directory."""
+        os.close(self._root.open_session(session))
+        return [self._root.path.absolute() / "sessions" / session]
 
     def _exists(self, session: str) -> bool:
         try:
