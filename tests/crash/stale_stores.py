@@ -99,6 +99,7 @@ def prepare(disk: SmallDisk, outside: Path) -> Places:
     places = Places(home, foreign, outer_home, outer_foreign, sessions[0].id)
     warm = places.run([["memory", "add", "zebras have stripes"], *places.commands()], outside / "warm")
     assert [output.err for output in warm if output.code] == []
+    (home / "sessions").chmod(0o755)  # as after a copy: a read-only disk keeps it so
     subprocess.run([sys.executable, "-c", KILLED, home, sessions[0].id], check=True)
     append_unmarked(home, sessions[1].id)
     for directory in (foreign, outer_foreign):

@@ -94,3 +94,10 @@ def test_a_file_that_is_no_index_or_missing_cannot_be_opened(tmp_path: Path) -> 
     (tmp_path / "index.db").write_bytes(os.urandom(9000))
     with pytest.raises(apsw.NotADBError):
         Overlay(tmp_path / "index.db", is_full=False)
+
+
+def test_an_unreadable_write_ahead_log_is_an_error_of_sqlite(killed: Path) -> None:
+    (killed / "index.db-wal").unlink()
+    (killed / "index.db-wal").mkdir()
+    with pytest.raises(apsw.CantOpenError):
+        Overlay(killed / "index.db", is_full=True)

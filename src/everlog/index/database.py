@@ -12,11 +12,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import apsw
 
 from everlog.errors import EverlogError, StoreFailedError, StoreFullError
+from everlog.index.detached_index import DetachedIndex  # at once: a disk that fails may not load a module later
 from everlog.index.index_file import (
     LOCK_TIMEOUT,
     IndexUnusableError,
@@ -26,9 +27,6 @@ from everlog.index.index_file import (
     delete_files,
     prepare,
 )
-
-if TYPE_CHECKING:
-    from everlog.index.detached_index import DetachedIndex
 
 T = TypeVar("T")
 
@@ -196,8 +194,6 @@ class Database:
 
     def _detach(self, path: Path, reason: str, room: int = 0, *, is_readable: bool = True) -> apsw.Connection:
         """Keep all changes in memory from now on, over the file unless it is not readable."""
-        from everlog.index.detached_index import DetachedIndex  # noqa: PLC0415 - few disks are full
-
         self.close()
         if not self._is_reported:
             self._report(f"{path} cannot be written, so new rows are kept in memory: {reason}")

@@ -2,7 +2,7 @@
 
 SQLite sees one ordinary database. Pages that it writes are kept here, the others come from the file,
 so memory use grows with what is new and not with the file. What is in the write-ahead log counts as
-new. Nothing is created, locked for writing or changed on the disk.
+new. The file itself is never written.
 """
 
 from __future__ import annotations
@@ -193,6 +193,8 @@ def _read_file(path: str) -> bytes:
             return file.read()
     except FileNotFoundError:
         return b""
+    except OSError as error:
+        raise apsw.CantOpenError(str(error)) from error
 
 
 def _stamp(path: str) -> tuple[int, int, int]:
