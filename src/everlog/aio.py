@@ -18,7 +18,7 @@ from anyio.lowlevel import RunVar
 
 from everlog.errors import StoreFailedError
 from everlog.model import AnyRecord, Message, Metadata, Part
-from everlog.ports import Lease, SessionAccess
+from everlog.ports import Lease, Permitting, SessionAccess
 from everlog.session import R, Session, Store
 
 P = ParamSpec("P")
@@ -243,6 +243,8 @@ class AsyncSession:
 
     async def access(self) -> SessionAccess:
         """Return what may be done with it where it is kept."""
+        if self.store.sync.port.capability(Permitting) is None:
+            return SessionAccess()  # without a thread: every message asks
         return await self.call(lambda: self.sync.access)
 
     async def parts(self) -> tuple[Part, ...]:
