@@ -303,16 +303,15 @@ class Runtime:
         """
         routed = self.router.route(inbound, session_key)
         sender = self.router.facts(inbound).sender
+        key = routed.main_key if system else routed.session_key
+        current = await self.store.current(key=key)
+        if new_chat and id and current and not system:
+            new_chat = await self.store.call(find_submission, current.sync, id) is None
+        if current is None or (new_chat and not system):  # no session for a turn that cannot begin
+            await self._check_model(routed.agent)
         if system:
             session = await self.main_session(routed.agent)
-            key = routed.main_key
         else:
-            key = routed.session_key
-            current = await self.store.current(key=key)
-            if current is None or new_chat:  # no session for a turn that cannot begin
-                await self._check_model(routed.agent)
-            if new_chat and id and current:
-                new_chat = await self.store.call(find_submission, current.sync, id) is None
             session = await self.store.route_to_session(
                 routed, incoming=session_key, new_chat=new_chat, sender=sender or None
             )
