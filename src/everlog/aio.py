@@ -243,8 +243,8 @@ class AsyncSession:
 
     async def access(self) -> SessionAccess:
         """Return what may be done with it where it is kept."""
-        if self.sync.store.port.capability(Permitting) is None:  # nothing to ask, and nothing to wait for
-            return SessionAccess()
+        if self.store.sync.port.capability(Permitting) is None:
+            return SessionAccess()  # without a thread: every message asks
         return await self.call(lambda: self.sync.access)
 
     async def parts(self) -> tuple[Part, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from playwright.sync_api import Page, expect
 
 from everlog.errors import UnconfirmedError, UnsupportedError
 from tests.browser.conftest import Complaints, wait_until
-from tests.daemon.running_daemon import FAST, Daemon, until
+from tests.daemon.running_daemon import FAST, Daemon, receive, until
 from tests.foreign.foreign_directories import cersei_file, crabtalk_file, made
 from tests.formats.round_trips import golden
 
@@ -117,6 +118,9 @@ def test_the_api_refuses_to_write_unless_it_is_told_to(foreign: Daemon, tmp_path
         ):
             with pytest.raises(UnsupportedError, match=r"cannot be|only read"):
                 impossible()
+        with foreign.socket() as socket:
+            socket.send(json.dumps({"type": "send_message", "sessionId": "crab_user_1", "content": "hello"}))
+            assert receive(socket, "error")["code"] == "UnconfirmedError"
         assert file.read_bytes() == before
         assert client.update("crab_user_1", title="Ours", continue_here=True).name == "Ours"
         answered = client.send("crab_user_1", "!say yes", continue_here=True)

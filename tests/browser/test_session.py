@@ -695,18 +695,16 @@ def test_a_session_that_is_not_there_says_so(visit: Visit, daemon: Daemon, compl
     expect(page.get_by_role("heading", level=1)).to_have_text("Session not found")
 
 
-def test_a_foreign_session_refuses_what_its_files_cannot_hold_and_says_what_to_do(
-    start: Callable[..., Daemon], visit: Visit, tmp_path: Path, complaints: Complaints
+def test_a_session_of_the_store_itself_is_continued_at_once_and_offers_what_its_file_can_hold(
+    start: Callable[..., Daemon], visit: Visit, tmp_path: Path
 ) -> None:
-    complaints.forgive("400")
     files, session = SESSIONS["crabtalk"]
     place = made(tmp_path / "crabtalk", files)
-    daemon = start(config=f'{FAST}\n[[stores]]\nlocation = "crabtalk:{place}"\nmode = "write"\n')
-    page = visit(daemon, f"/sessions/{session}")
+    page = visit(start("127.0.0.1", f"crabtalk:{place}"), f"/sessions/{session}")
     said(page, "hi there")
-    act(page, 2, "Delete")
-    expect(page.locator(".toast.bad")).to_contain_text(re.compile("no place for|import"))
-    expect(page.locator("article#m2")).to_be_visible()
+    expect(page.locator("[data-foreign]")).to_have_count(0)  # naming the store was the consent
+    expect(page.locator("[data-act=hide], [data-act=rewind], [data-act=fork]")).to_have_count(0)
+    expect(page.locator("[data-act=rename]")).to_be_visible()
     say(page, "!say in a foreign file")
     said(page, "in a foreign file")
     resting(page)

@@ -134,7 +134,7 @@ async def main():
     FileStore.append = cut
     runs = []
     for text in PROMPTS:
-        runs.append(await runtime.submit(one, text))
+        runs.append(await runtime.submit(one, text, continue_here=True))
         print(len(runs), flush=True)  # acknowledged
     for run in runs:
         await run.answer()
@@ -172,7 +172,7 @@ def test_a_kill_between_file_companion_and_mirror_says_nothing_twice(tmp_path: P
         runtime = open_runtime(home=home, create=True, settings=settings(root))
         await runtime.start()
         one = await runtime.store.session(session)
-        run = await runtime.submit(one, "!say last")
+        run = await runtime.submit(one, "!say last", continue_here=True)
         assert (await run.answer()).reply.text == "last"
         await runtime.drain(5)
         assert not (await one.metadata()).unfinished

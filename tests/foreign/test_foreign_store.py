@@ -13,7 +13,14 @@ import pytest
 
 import everlog
 from everlog.app import open_runtime, open_store
-from everlog.errors import ConflictError, InvalidIdError, NotFoundError, SettingsError, UnsupportedError
+from everlog.errors import (
+    ConflictError,
+    InvalidIdError,
+    NotFoundError,
+    SettingsError,
+    UnconfirmedError,
+    UnsupportedError,
+)
 from everlog.interop.foreign.foreign_lease import ForeignLease
 from everlog.interop.formats.claude.projects import project_directory
 from everlog.ports import Query
@@ -330,9 +337,12 @@ async def _two_turns(home: Path, root: Path, name: str) -> None:
     runtime = open_runtime(home=home, create=True, settings=settings)
     await runtime.start()
     session = await runtime.store.session(name)
-    run = await runtime.submit(session, '!call current_time {"timezone": "Europe/Berlin"}')
+    call = '!call current_time {"timezone": "Europe/Berlin"}'
+    with pytest.raises(UnconfirmedError):
+        await runtime.submit(session, call)
+    run = await runtime.submit(session, call, continue_here=True)
     assert "current_time" in (await run.answer()).reply.text
-    run = await runtime.submit(session, "!say two")
+    run = await runtime.submit(session, "!say two", continue_here=True)
     assert (await run.answer()).reply.text == "two"
     await runtime.drain(5)
     metadata = await session.metadata()

@@ -16,6 +16,7 @@ from everlog.errors import NotFoundError, SettingsError, StoreFailedError, Uncon
 from everlog.identity.route import Router
 from everlog.identity.scope import Inbound
 from everlog.interop.foreign.foreign_store import ForeignStore
+from everlog.interop.joined_store import FurtherStore, JoinedStore
 from everlog.ports import DirectoryBacked, Order, SessionAccess
 from everlog.ports.capabilities import (
     CAPABILITIES,
@@ -36,6 +37,7 @@ from everlog.ports.capabilities import (
 from everlog.session import Store
 from everlog.settings import FurtherStoreSettings, Settings
 from tests.foreign.foreign_directories import cersei_file, crabtalk_file, made, picoclaw_files
+from tests.stores.postgres.open_stores import Stores, shared_server
 
 ULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 
@@ -289,3 +291,23 @@ def test_a_copy_in_the_store_follows_its_original_until_it_is_continued(tmp_path
         assert file.read_bytes().startswith(crabtalk_file(title="theirs"))
         with pytest.raises(UnsupportedError, match="no session of another program"):
             copying.copy_session(copy.id)
+
+
+def test_a_database_is_searched_together_with_a_directory(tmp_path: Path) -> None:
+    files = {
+        f"crab_a_{n}.jsonl": crabtalk_session(f"theirs {n}", f"the otter swims in the river, day {n}")
+        for n in range(1, 9)
+    }
+    files["crab_a_9.jsonl"] = crabtalk_session("their heron", "a heron stands in the river")
+    place = made(tmp_path / "crab", files)
+    with Stores(shared_server()) as databases, open_store(f"crabtalk:{place}", home=tmp_path / "home") as theirs:
+        store = Store(JoinedStore(databases.new(), [FurtherStore(theirs.port, place, is_writable=False)]))
+        for number in range(8):
+            store.create(title=f"ours {number}").append(everlog.user(f"the falcon flies, day {number}"))
+        store.create(title="our heron").append(everlog.user("a heron and an otter by the river"))
+        assert [result.title for result in store.search("heron otter").results] == ["our heron"]
+        found = {result.title: result.score for result in store.search("river heron OR otter").results}
+        assert len(found) == 10
+        titles = sorted(found, key=found.__getitem__)
+        assert {"our heron", "their heron"} == set(titles[-2:]), "rare words count most, wherever they are"
+        assert store.search("gannet").total == 0

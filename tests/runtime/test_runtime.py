@@ -383,6 +383,7 @@ def test_a_turn_that_cannot_begin_for_its_model_leaves_no_session(tmp_path: Path
         for make in (
             lambda: runtime.inbound(TELEGRAM, "hello"),
             lambda: runtime.inbound(TELEGRAM, "hello", new_chat=True),
+            lambda: runtime.inbound(TELEGRAM, "hello", system=True),
             lambda: runtime.create(check=True),
             lambda: runtime.cron.run("night"),
         ):

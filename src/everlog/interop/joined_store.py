@@ -114,6 +114,10 @@ class JoinedStore(Reporting, Reclaimable, DirectoryBacked, FileBacked, Permittin
                 self._owners[session] = owner
         return owner
 
+    def _foreign_of(self, store: Store) -> ForeignStore | None:
+        """Return a further store as the store on another program's files that it is, if it is one."""
+        return next((foreign for foreign in self._foreign if foreign is store), None)
+
     def _writable(self, session: str) -> Store:
         """Return the store that has a session; UnsupportedError if nothing may be written to it."""
         owner = self._owner_of(session)
@@ -135,20 +139,20 @@ class JoinedStore(Reporting, Reclaimable, DirectoryBacked, FileBacked, Permittin
         if id(owner) in self._read_only:
             mode: AccessMode = "read"
         else:
-            mode = "ask" if owner in self._foreign else "own"
-        can_copy = owner in self._foreign and not isinstance(self.main, ForeignStore)
+            mode = "ask" if self._foreign_of(owner) is not None else "own"
+        can_copy = self._foreign_of(owner) is not None and not isinstance(self.main, ForeignStore)
         return replace(access, mode=mode, can_copy=can_copy)
 
     def copy_session(self, session: str) -> str:
         """Import a session of another program into the main store, and return the id of the copy."""
-        owner = self._owner_of(session)
-        if not isinstance(owner, ForeignStore) or owner is self.main:
+        foreign = self._foreign_of(self._owner_of(session))
+        if foreign is None:
             raise UnsupportedError(f"session {session} is no session of another program beside the store")
         if isinstance(self.main, ForeignStore):
             raise UnsupportedError("the store holds sessions of another program, which take no copies")
         from everlog.interop.importer import import_files  # noqa: PLC0415 - rarely needed
 
-        format, path = owner.transcript(session)
+        format, path = foreign.transcript(session)
         (result,) = import_files(self.main, [path], [format])
         if result.id is None:
             raise StoreFailedError(f"{path} cannot be copied: {result.problem}")
@@ -313,9 +317,9 @@ class JoinedStore(Reporting, Reclaimable, DirectoryBacked, FileBacked, Permittin
     def _searched_stores(self, query: Query) -> Iterator[SearchedStore]:
         """Yield the stores that a query is about; of foreign ones perhaps only the sessions of some directories."""
         for store in (self.main, *self._further):
-            sessions = query.sessions
-            if store in self._foreign and query.directories is not None:
-                sessions = store.sessions_in(query.directories) if query.directories else None
+            sessions, foreign = query.sessions, self._foreign_of(store)
+            if foreign is not None and query.directories is not None:
+                sessions = foreign.sessions_in(query.directories) if query.directories else None
                 if not sessions:
                     continue
             yield SearchedStore(
@@ -327,7 +331,7 @@ class JoinedStore(Reporting, Reclaimable, DirectoryBacked, FileBacked, Permittin
 
     def _is_own(self, session: str, store: Store) -> bool:
         """Return whether an id stands for the session of this store, and not of an earlier one."""
-        if store in self._foreign or store is self.main:
+        if store is self.main or self._foreign_of(store) is not None:
             return not self._is_shadowed(session, store)
         return self._owner_of(session) is store
 

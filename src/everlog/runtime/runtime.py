@@ -304,16 +304,16 @@ class Runtime:
         """
         routed = self.router.route(inbound, session_key)
         sender = self.router.facts(inbound).sender
+        key = routed.main_key if system else routed.session_key
+        route = main_route(routed.agent) if system else routed.route(session_key, sender=sender)
+        new_chat = new_chat and not system
+        exists, is_submitted = await self.store.call(self._find_current, route, id if new_chat else "")
+        new_chat = new_chat and not is_submitted
+        if new_chat or not exists:  # no session for a turn that cannot begin
+            await self._check_model(routed.agent)
         if system:
             session = await self.main_session(routed.agent)
-            key = routed.main_key
         else:
-            key = routed.session_key
-            route = routed.route(session_key, sender=sender)
-            exists, is_submitted = await self.store.call(self._find_current, route, id if new_chat else "")
-            if new_chat or not exists:  # no session for a turn that cannot begin
-                await self._check_model(routed.agent)
-            new_chat = new_chat and not is_submitted
             session = await self.store.route_to_session(
                 routed, incoming=session_key, new_chat=new_chat, sender=sender or None
             )

@@ -145,9 +145,10 @@ class JoinedIndex:
     def _rescale(self, match: Node, hits: Sequence[PassageHit], number: int) -> list[PassageHit]:
         """Return hits of one index with the scores that they would have in one index of all passages."""
         rows, totals = [hit.row for hit in hits], self._passage_counts()
-        unit = self._ask(number, lambda index: index.passages.score_unit, 0.0)
+        phrases = list(dict.fromkeys(find_phrases(any_phrase(match))))
+        unit = len(phrases) * self._ask(number, lambda index: index.passages.score_unit, 0.0)
         here, overall = dict.fromkeys(rows, 0.0), dict.fromkeys(rows, 0.0)  # rarity of the words in each passage
-        for phrase in dict.fromkeys(find_phrases(any_phrase(match))):
+        for phrase in phrases:
             counts = self._count(phrase)
             for row in self._filter_own(number, rows, phrase) if counts[number] else ():
                 here[row] += 1.0 if unit else _rarity(counts[number], totals[number])

@@ -24,7 +24,7 @@ class PassageIndex(Protocol):
 
     @property
     def score_unit(self) -> float:
-        """Return 0 if scores are BM25; else what they are multiplied by to be BM25 of words with rarity 1."""
+        """Return 0 if scores are BM25; else what the mean over the words is multiplied by to be BM25 at rarity 1."""
         ...
 
     def find_best(self, match: Node, query: Query, span: Span | None = ...) -> list[PassageHit]: ...

@@ -51,8 +51,8 @@ _OPERATORS: Mapping[Operator, str] = {"AND": "&", "OR": "|", "NOT": "& !"}
 class PassageSearch:
     """The full-text index of one store."""
 
-    # ts_rank does not know how rare a word is. It gives a passage of twenty words about 0.015 for one of them,
-    # where BM25 gives 0.7.
+    # ts_rank is a mean over the words of a query and does not know how rare they are. It gives a passage of twenty
+    # words about 0.015 for one of them, where BM25 gives 0.7 times the rarity.
     score_unit = 45.0
 
     def __init__(self, database: Database) -> None:
