@@ -240,7 +240,7 @@ class JoinedStore(Reporting, Reclaimable, DirectoryBacked):
 
         def list_store(store: Store) -> tuple[Store, Page]:
             store_cursor = cursor
-            if not isinstance(store, ForeignStore) and cursor is not None and order == "created":
+            if store.capability(ForeignStore) is None and cursor is not None and order == "created":
                 store_cursor = _created_cursor(cursor)
             return store, store.list(criteria, limit=limit, cursor=store_cursor, order=order)
 
