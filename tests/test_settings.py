@@ -52,6 +52,10 @@ def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
         ("[[dispatch.rules]]\n[[dispatch.rules]]\nsession_dimensions = ['x']", "2: session_dim"),
         ("[agents.x]\ndefualt = true", "defualt"),
         ("[agents.x]\ndefault = 'yes'", "default"),
+        ("[compaction]\nthreshold = 1.5", "compaction.threshold"),
+        ("[compaction]\nreserve_tokens = 10", "compaction.reserve_tokens"),
+        ("[agents.x.compaction]\ncompact_threshold = 0.5", "agents.x.compaction"),
+        ("[system.crab]\ncompact_threshold = 9000", "write [agents.crab.compaction] compact_threshold = 9000"),
     ],
 )
 def test_a_bad_file_is_an_error_that_names_the_key(text: str, names: str) -> None:

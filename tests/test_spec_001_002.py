@@ -10,6 +10,7 @@ import pytest
 
 import everlog
 from everlog.agent.agent import Agent
+from everlog.context.compaction.plan import trigger_tokens
 from everlog.context.tokens import choose_window
 from everlog.errors import ProviderError
 from everlog.model import Compaction, Message, ToolCall, Usage, assistant, tool_result, user
@@ -52,7 +53,7 @@ def _compactions(session: everlog.Session) -> list[Compaction]:
 
 def test_002_it_is_on_by_default_and_triggers_at_0_9_of_the_window(tmp_path: Path) -> None:
     assert CompactionSettings().enabled
-    assert CompactionSettings().threshold == 0.9
+    assert trigger_tokens(CompactionSettings(strategy="rounds"), 100_000) == 90_000
     for tokens, compacts in ((89_000, False), (91_000, True)):
         session = everlog.open_store(tmp_path / str(tokens), create=True).create()
         _used(session, tokens)
@@ -75,7 +76,7 @@ def test_002_tool_results_are_truncated_above_the_budget(session: everlog.Sessio
         session.append(assistant([ToolCall(name, "cat", {})]))
         session.append(tool_result(name, "x" * 9_000))
     model = ScriptedModel("answer")
-    _run(session, model, [])
+    _run(session, model, [], window=42_000, reserve_tokens=1_024)
     results = [m for m in model.requests[0].messages if m.role == "toolResult"]
     assert sum(len(m.text) for m in results) <= 50_000
     assert len(results[0].text) < 500 and len(results[-1].text) == 9_000
@@ -170,7 +171,7 @@ def test_002_each_model_has_its_window(model: str, window: int) -> None:
 
 
 def test_001_it_compacts_above_100_000_tokens(tmp_path: Path) -> None:
-    assert CompactionSettings().compact_threshold == 100_000
+    assert trigger_tokens(CompactionSettings(strategy="prose"), 200_000) == 100_000
     for tokens, compacts in ((99_000, False), (101_000, True)):
         session = everlog.open_store(tmp_path / str(tokens), create=True).create()
         _used(session, tokens)
@@ -201,4 +202,5 @@ def test_001_the_threshold_is_set_per_agent() -> None:
     settings = parse('[compaction]\nstrategy = "prose"\n[agents.crab.compaction]\ncompact_threshold = 5000\n', {})
     assert settings.compaction_of("crab").compact_threshold == 5_000
     assert settings.compaction_of("crab").strategy == "prose"
-    assert settings.compaction_of("other").compact_threshold == 100_000
+    assert trigger_tokens(settings.compaction_of("crab"), 200_000) == 5_000
+    assert trigger_tokens(settings.compaction_of("other"), 200_000) == 100_000

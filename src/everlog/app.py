@@ -99,7 +99,11 @@ def _find_location(
     found = locations.parse_location(text, FORMATS) if text else Location("native", directory=home)
     if create and found.kind not in ("database", "memory"):
         _make_directory(found.directory)
-    return found if not text and is_default_home(home) else locations.detect(found, load_formats, create=create)
+    if not text and is_default_home(home):
+        return found
+    if not text and not home.exists():
+        raise NotFoundError(f"there is no directory {home}", hint=f"everlog --home {home} store init makes it")
+    return locations.detect(found, load_formats, create=create)
 
 
 def is_default_home(home: Path) -> bool:

@@ -41,6 +41,8 @@ def _accepted(kind: Any) -> str:
     arguments = get_args(kind)
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(map(str, arguments))
+    if type(None) in arguments:
+        return _accepted(arguments[0])
     if get_origin(kind) is not Annotated:
         return ""
     base, limits = arguments[0], arguments[1]
@@ -71,13 +73,12 @@ class CompactionSettings(Table, frozen=True, forbid_unknown_fields=True):
 
     enabled: bool = True
     strategy: Strategy = "structured"
-    # structured: at window - reserve_tokens, keeping about keep_recent_tokens of what is newest
-    reserve_tokens: Annotated[int, msgspec.Meta(ge=1024)] = 16_384
-    keep_recent_tokens: Annotated[int, msgspec.Meta(ge=1024)] = 20_000
-    # rounds: at this share of the window
-    threshold: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.9
-    # prose: at so many tokens
-    compact_threshold: Annotated[int, msgspec.Meta(ge=1024)] = 100_000
+    # Each of these that is set gives a size above which a context is compacted, and the smallest counts:
+    # the window less so many tokens, a share of the window, so many tokens. None: as the strategy says.
+    reserve_tokens: Annotated[int, msgspec.Meta(ge=1024)] | None = None
+    threshold: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
+    compact_threshold: Annotated[int, msgspec.Meta(ge=1024)] | None = None
+    keep_recent_tokens: Annotated[int, msgspec.Meta(ge=1024)] = 20_000  # by structured: about so many of the newest
     tool_result_budget: Annotated[int, msgspec.Meta(ge=0)] = 50_000  # characters in a context
     model: str = ""  # that summarises; empty: the agent's own
     max_tokens: Annotated[int, msgspec.Meta(ge=256)] = 4_096  # of a summary
@@ -95,8 +96,8 @@ class MemorySettings(Table, frozen=True, forbid_unknown_fields=True):
     """`[memory]`: what outlives sessions, and how much of it is recalled."""
 
     enabled: bool = True
-    recall: Annotated[int, msgspec.Meta(ge=0, le=50)] = 5  # notes and passages; 0: none
-    recall_tokens: Annotated[int, msgspec.Meta(ge=0)] = 1_500  # that they may take
+    recall: Annotated[int, msgspec.Meta(ge=0, le=50)] = 5  # notes and sessions; 0: none
+    recall_tokens: Annotated[int, msgspec.Meta(ge=0)] = 2_000  # that they may take
     extract: bool = True  # extract facts from long sessions
     dream: bool = True  # consolidate the notes from time to time
     dream_hours: Annotated[float, msgspec.Meta(ge=0)] = 24.0  # at least, between two
@@ -319,6 +320,7 @@ def convert(data: dict[str, Any], environment: Mapping[str, str], *, origin: str
         if not isinstance(data.setdefault(table, {}), dict):
             raise SettingsError(f"{origin}: [{table}] must be a table")
         data[table][key] = value
+    _refuse_crabtalk_tables(data, origin)
     try:
         settings = msgspec.convert(data, Settings)
         for agent in settings.agents:
@@ -327,6 +329,17 @@ def convert(data: dict[str, Any], environment: Mapping[str, str], *, origin: str
     except (msgspec.ValidationError, SettingsError) as error:
         raise SettingsError(f"{origin}: {error}", hint="docs/settings.md lists every key") from error
     return settings
+
+
+def _refuse_crabtalk_tables(data: Mapping[str, Any], origin: str) -> None:
+    """Refuse CrabTalk's `[system.NAME]`, naming the table that has its threshold here."""
+    tables = data.get("system")
+    for name, table in tables.items() if isinstance(tables, dict) else ():
+        threshold = table.get("compact_threshold") if isinstance(table, dict) else None
+        setting = f"compact_threshold = {threshold}" if threshold is not None else "compact_threshold"
+        raise SettingsError(
+            f"{origin}: [system.{name}] is a table of CrabTalk's", hint=f"write [agents.{name}.compaction] {setting}"
+        )
 
 
 def _overrides(environment: Mapping[str, str]) -> list[tuple[str, str, str, str]]:

@@ -26,7 +26,7 @@ SUMMARY = (
     "## Next Steps\n1. go on\n\n## Critical Context\n- none"
 )
 # A context is too large above 24,000 tokens, and a summary call takes it whole.
-SMALL = CompactionSettings(window=48_000, reserve_tokens=36_000, keep_recent_tokens=1_024)
+SMALL = CompactionSettings(window=48_000, reserve_tokens=24_000, keep_recent_tokens=1_024)
 LONG = "many words of a long story " * 400  # about 2,700 tokens
 
 

@@ -208,9 +208,10 @@ def test_a_round_that_is_larger_than_the_window_is_one_line_and_exit_1(cli: Cli,
 def test_long_tool_results_are_shortened_by_the_agents_budget(cli: Cli, root: Path, store: Store) -> None:
     session = store.create(agent="coder")
     talk(session, rounds=4)
-    whole = cli("sessions", "context", session.id, "--json").json
     write_config(root, "[agents.coder.compaction]\ntool_result_budget = 3000\n")
-    short = cli("sessions", "context", session.id, "--json").json
+    whole = cli("sessions", "context", session.id, "--json").json
+    short = cli("sessions", "context", session.id, "--json", "--window", "3600").json
+    assert whole["leftOut"] == [] and [item["seq"] for item in short["leftOut"]][:1] == [3]
     assert short["tokens"] < whole["tokens"]
     assert [one["seq"] for one in short["messages"]] == [one["seq"] for one in whole["messages"]]
     first = short["messages"][2]

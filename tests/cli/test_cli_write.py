@@ -127,6 +127,13 @@ def test_append_takes_json_lines_in_one_go(cli: Cli, session: Session) -> None:
     assert session.messages()[2].is_error is True
 
 
+@pytest.mark.parametrize("key", ["autoInjected", "auto_injected"])
+def test_an_injected_message_is_not_stored(cli: Cli, session: Session, key: str) -> None:
+    lines = f'{{"role": "user", "content": "recalled", "{key}": true}}\n{{"role": "user", "content": "said"}}\n'
+    assert cli("sessions", "append", session.id, stdin=lines.encode()).code == 0
+    assert texts(session) == ["said"]
+
+
 def test_lines_of_a_log_are_json_lines(cli: Cli, session: Session, store: Store) -> None:
     session.append(user("one"))
     session.append(assistant("two"))

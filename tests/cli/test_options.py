@@ -52,3 +52,15 @@ def test_a_root_that_is_an_address_is_refused_and_nothing_is_made(
         assert one.code == 2
         assert "--store" in one.err and SECRET not in one.err + one.out
     assert os.listdir(here) == []
+
+
+@pytest.mark.parametrize("option", ["--home", "--store"])
+def test_a_directory_that_is_missing_is_refused_with_the_command_that_makes_it(
+    cli: Cli, here: Path, option: str
+) -> None:
+    refused = cli(option, str(here / "new"), "sessions", "list")
+    assert refused.code == 1
+    assert f"there is no directory {here}/new (everlog {option} {here}/new store init makes it)" in refused.err
+    assert os.listdir(here) == []
+    assert cli(option, str(here / "new"), "store", "init").code == 0
+    assert cli(option, str(here / "new"), "sessions", "list").code == 0

@@ -164,9 +164,15 @@ def _work(count: int, size: int) -> list[Message]:
     return made
 
 
+def test_results_are_whole_as_long_as_the_context_fits() -> None:
+    context = build(_live(*_work(10, 8_000)), window=200_000)
+    assert [len(m.text) for m in context.messages if m.role == "toolResult"] == [8_000] * 10
+    assert context.left_out == ()
+
+
 def test_the_oldest_results_are_shortened_above_the_budget() -> None:
     live = _live(*_work(8, 10_000))
-    context = build(live)
+    context = build(live, window=20_000)
     lengths = [len(m.text) for m in context.messages if m.role == "toolResult"]
     assert lengths[4:] == [10_000] * 4
     assert all(length < 400 for length in lengths[:4])
@@ -174,11 +180,12 @@ def test_the_oldest_results_are_shortened_above_the_budget() -> None:
     shortened = context.messages[1]
     assert "9800 more characters; record 2 of this session has the whole result" in shortened.text
     assert live.messages[1].text == "0" * 10_000
-    assert context.tokens < build(live, tool_result_budget=1_000_000).tokens
+    assert context.tokens < build(live).tokens
+    assert _reasons(context) == [(seq, "shortened: the context would not fit otherwise") for seq in (2, 4, 6, 8)]
 
 
 def test_the_newest_six_messages_are_never_shortened() -> None:
-    context = build(_live(*_work(4, 30_000)))
+    context = build(_live(*_work(4, 30_000)), window=40_000)
     lengths = [len(m.text) for m in context.messages if m.role == "toolResult"]
     assert lengths[0] < 400
     assert lengths[1:] == [30_000] * 3
@@ -249,15 +256,16 @@ def test_the_size_is_the_last_count_and_an_estimate_of_what_came_after() -> None
     assert build(_live(replace(assistant("b", usage=parts), seq=2))).tokens == 100
 
 
-def test_what_a_provider_counted_was_shortened_already() -> None:
+@pytest.mark.parametrize("window", [60_000, 200_000])
+def test_what_a_provider_counted_was_shortened_already(window: int) -> None:
     messages: list[Message] = [replace(user("go"), seq=1)]
     for number in range(40):
-        sent = sum(estimate(m) for m in build(_live(*messages)).messages)
+        sent = sum(estimate(m) for m in build(_live(*messages), window=window).messages)
         seq = 2 * number + 2
         call = ToolCall(f"c{number}", "read", {})
         messages.append(replace(assistant([call], usage=Usage(total_tokens=sent)), seq=seq))
         messages.append(replace(tool_result(f"c{number}", "word " * 3_000), seq=seq + 1))
-        context = build(_live(*messages))
+        context = build(_live(*messages), window=window)
         really = sum(estimate(message) for message in context.messages)
         assert really * 0.9 < context.tokens < really + 8_000
 

@@ -9,6 +9,7 @@ import pytest
 
 from everlog.context.compaction.plan import (
     CompactionPlan,
+    check_triggers,
     cut_at_open_round,
     cut_by_number,
     cut_by_tokens,
@@ -17,6 +18,7 @@ from everlog.context.compaction.plan import (
     trigger_tokens,
 )
 from everlog.context.tokens import estimate
+from everlog.errors import SettingsError
 from everlog.log.backward_read import LiveMessages
 from everlog.log.tool_pairs import arrange_results, pair_results
 from everlog.model import Compaction, Message, ToolCall, assistant, tool_result, user
@@ -62,6 +64,36 @@ def test_each_strategy_has_its_trigger() -> None:
     assert at("rounds") == 180_000
     assert at("prose") == 100_000
     assert at("prose", 64_000) == 64_000 - 16_384
+
+
+# What the settings give, and the trigger in a window of 200,000 tokens: whatever the strategy.
+TRIGGERS: list[tuple[dict[str, Any], int]] = [
+    ({"reserve_tokens": 50_000}, 150_000),
+    ({"reserve_tokens": 1_024}, 198_976),
+    ({"threshold": 0.5}, 100_000),
+    ({"threshold": 1.0}, 200_000),
+    ({"compact_threshold": 30_000}, 30_000),
+    ({"compact_threshold": 199_000}, 199_000),
+    ({"reserve_tokens": 50_000, "threshold": 0.9}, 150_000),
+    ({"reserve_tokens": 10_000, "threshold": 0.9}, 180_000),
+    ({"threshold": 0.4, "compact_threshold": 100_000}, 80_000),
+    ({"reserve_tokens": 20_000, "threshold": 0.95, "compact_threshold": 120_000}, 120_000),
+]
+
+
+@pytest.mark.parametrize("strategy", ["structured", "rounds", "prose"])
+@pytest.mark.parametrize(("given", "trigger"), TRIGGERS)
+def test_each_trigger_that_is_set_applies_and_the_lowest_wins(
+    strategy: Any, given: dict[str, Any], trigger: int
+) -> None:
+    assert trigger_tokens(CompactionSettings(strategy=strategy, **given), 200_000) == trigger
+
+
+@pytest.mark.parametrize("given", [{"reserve_tokens": 8_192}, {"compact_threshold": 9_000}])
+def test_a_trigger_that_no_context_can_reach_is_an_error(given: dict[str, Any]) -> None:
+    check_triggers(CompactionSettings(**given), 10_000)
+    with pytest.raises(SettingsError, match=f"{next(iter(given))}: .* cannot apply, since the model's window has 8192"):
+        check_triggers(CompactionSettings(**given), 8_192)
 
 
 @pytest.mark.parametrize("window", [2_048, 8_192, 16_384, 32_768])

@@ -389,6 +389,14 @@ def test_decisions_are_told_with_their_reasons(sentence: str, line: str) -> None
     assert line in sections(summarise([user("go"), assistant(sentence)]))[DECISIONS]
 
 
+def test_a_reason_alone_is_no_decision() -> None:
+    for sentence in (
+        "The build took a while because the cache was cold.",
+        "I opened the file so that we can see what is in it.",
+    ):
+        assert sections(summarise([user("go"), assistant(sentence)]))[DECISIONS] == ["- none"]
+
+
 # --- errors and context ---------------------------------------------------------------------
 
 

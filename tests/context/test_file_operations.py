@@ -24,6 +24,26 @@ def test_writing_tools_add_to_modified(name: str) -> None:
     assert collect_file_ops([called(name, {"path": "a.py"})]) == FileOps(modified=frozenset({"a.py"}))
 
 
+@pytest.mark.parametrize(
+    "name", ["files__read_file", "mcp__fs__read_text_file", "fs.read", "fs:Read", "server/read_file"]
+)
+def test_the_name_of_a_server_before_that_of_a_tool_does_not_matter(name: str) -> None:
+    assert collect_file_ops([called(name, {"path": "a.py"})]) == FileOps(read=frozenset({"a.py"}))
+    edits = called(name.replace("read_text_file", "edit_file").replace("ead", "rite"), {"path": "a.py"})
+    assert collect_file_ops([edits]).read == set()
+
+
+def test_editing_tools_of_a_server_add_to_modified() -> None:
+    messages = [called("mcp__fs__edit_file", {"path": "a.py"}), called("files__write_file", {"path": "b.py"})]
+    assert collect_file_ops(messages) == FileOps(modified=frozenset({"a.py", "b.py"}))
+
+
+def test_what_a_tool_declares_goes_before_its_name() -> None:
+    messages = [called("fetch_page", {"path": "a.html"}), called("read", {"path": "b.py"})]
+    declared = collect_file_ops(messages, declared={"fetch_page": "read", "read": "write"})
+    assert declared == FileOps(read=frozenset({"a.html"}), modified=frozenset({"b.py"}))
+
+
 @pytest.mark.parametrize("name", ["ls", "list_directory", "bash", "grep", "readme", "rewrite", ""])
 def test_other_tools_add_nothing(name: str) -> None:
     assert collect_file_ops([called(name, {"path": "a.py"})]) == FileOps()

@@ -25,7 +25,7 @@ from tests.examples import examples
 
 FAST = SessionSettings(durability="os")
 LONG = "many words of a long story " * 100
-SMALL = CompactionSettings(window=48_000, reserve_tokens=36_000, keep_recent_tokens=1_024)
+SMALL = CompactionSettings(window=48_000, reserve_tokens=24_000, keep_recent_tokens=1_024)
 
 
 class Daemon(NamedTuple):

@@ -331,7 +331,7 @@ def test_a_passage_of_an_earlier_session_is_recalled_with_its_source(tmp_path: P
         await world.say(session, "What hydration did my sourdough need?")
         told = sent(model.answered())
         assert "78 percent hydration" in told
-        assert f'[session "Baking" {past.id}, 2025-10-09, user]' in told
+        assert f'[session "Baking" {past.id}, 2025-10-09]\nuser: My sourdough needs 78 percent hydration.' in told
         await world.close()
 
     run(scenario())

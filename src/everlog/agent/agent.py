@@ -73,6 +73,7 @@ class Agent:
             summariser = None  # the offline model cannot summarise; use the built-in summary
         elif provider is None and compaction.model:
             summariser = self.store.sync.provider(compaction.model)
+        own_tools = build_tools(tools)
         self.spec = TurnSpec(
             agent=name,
             model=self.model,
@@ -84,9 +85,10 @@ class Agent:
                 window=window_of(compaction, self.provider, self.model),
                 count=self.store.sync.count,
                 seconds=summary_seconds,
+                tools=[tool.spec for tool in own_tools.values()],
             ),
             system=system,
-            tools=build_tools(tools),
+            tools=own_tools,
             toolsets=tuple(toolsets),
             hooks=Hooks(hooks, name, hook_seconds),
             settings=turn,

@@ -21,13 +21,19 @@ from everlog.context.compaction import prompts
 from everlog.context.compaction.breaker import Breaker, read_breaker
 from everlog.context.compaction.extractive import summarise
 from everlog.context.compaction.file_operations import FileOps, collect_file_ops, format_tags, strip_tags
-from everlog.context.compaction.plan import CompactionPlan, plan_compaction, token_budget, trigger_tokens
+from everlog.context.compaction.plan import (
+    CompactionPlan,
+    check_triggers,
+    plan_compaction,
+    token_budget,
+    trigger_tokens,
+)
 from everlog.context.compaction.summary import NEXT_BLOCK, clean_answer, split_conversation
 from everlog.context.tokens import TokenCounter, choose_window, estimate, estimate_text
 from everlog.errors import ConflictError, EverlogError
 from everlog.log.backward_read import LiveMessages, apply_compaction, close_calls
 from everlog.model import Compaction, Event, Message, user
-from everlog.ports import Lease, Provider, Request
+from everlog.ports import Lease, Provider, Request, ToolSpec
 from everlog.session import Session
 from everlog.settings import CompactionSettings
 from everlog.wire.events import CompactEnd, CompactFailed, CompactStart, Sink, ignore_event
@@ -91,15 +97,22 @@ class Compactor:
     emit: Sink = ignore_event
     count: TokenCounter = estimate_text
     seconds: float = SUMMARY_SECONDS  # for one summary
+    tools: Sequence[ToolSpec] = ()  # of the agent, as far as they are known
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "window", self.window or window_of(self.settings, self.provider, self.model))
         object.__setattr__(self, "model", self.settings.model or self.model)
+        check_triggers(self.settings, self.window)
 
     @property
     def trigger(self) -> int:
         """The context size in tokens above which a session is compacted."""
         return trigger_tokens(self.settings, self.window)
+
+    @property
+    def limit(self) -> int:
+        """The tokens that a context may have: below the trigger everything must be sent."""
+        return max(token_budget(self.settings, self.window), self.trigger)
 
     async def run(
         self, session: AsyncSession, lease: Lease, *, manual: bool = False, squeeze: bool = False, focus: str = ""
@@ -180,7 +193,9 @@ class Compactor:
         return Draft(
             live=live,
             plan=new_plan,
-            ops=collect_file_ops(new_plan.covered, old_ops),
+            ops=collect_file_ops(
+                new_plan.covered, old_ops, {spec.name: spec.file for spec in self.tools if spec.file is not None}
+            ),
             context=self.context(live),
             covered=self._estimate(new_plan.covered),
         )
@@ -190,6 +205,7 @@ class Compactor:
         return assemble(
             live,
             window=self.window,
+            limit=self.limit,
             overhead=overhead,
             inject=inject,
             tool_result_budget=self.settings.tool_result_budget,

@@ -20,7 +20,6 @@ from everlog.agent.turn_spec import TurnSpec
 from everlog.agent.turn_state import TurnState
 from everlog.agent.worker_threads import run_external
 from everlog.context.build import Context, fit
-from everlog.context.compaction.plan import token_budget
 from everlog.context.tokens import estimate, usage_tokens
 from everlog.errors import ContextOverflowError, EverlogError, ProviderError, ProviderUnavailableError
 from everlog.log.backward_read import TRIMMED, LiveMessages
@@ -56,6 +55,7 @@ class ModelStep:
     async def begin(self, system: str, tools: Sequence[ToolSpec]) -> Sequence[Message]:
         """Close tool calls that a crash left open, and return the messages of the context."""
         self.system, self.tools = system, tuple(tools)
+        self._compactor = dataclasses.replace(self._compactor, tools=self.tools)
         self._overhead = self._spec.overhead(system, tools)
         context, live = await self._read()
         if self._state.history is None and pair_results(live.messages).open_calls:
@@ -67,8 +67,7 @@ class ModelStep:
     async def step(self) -> Message:
         """Return one answer of the model; retry once with less if the context is refused."""
         compactor = self._compactor
-        # Messages below the trigger of compaction must be sent, even if they exceed the budget.
-        limit = max(token_budget(compactor.settings, compactor.window), compactor.trigger)
+        limit = compactor.limit
         context, live = await self._read_compacted()
         self._warn(context.tokens)
         fitted = await self._fit(context, live, limit)

@@ -22,7 +22,7 @@ from everlog.agent.worker_threads import run_in_thread
 from everlog.context.fence import Origin, fence
 from everlog.errors import SettingsError
 from everlog.model import Block, OtherBlock, blocks
-from everlog.ports import ToolOutput, Toolset, ToolSpec
+from everlog.ports import FileAccess, ToolOutput, Toolset, ToolSpec
 
 Function = Callable[..., Any]
 F = TypeVar("F", bound=Function)
@@ -39,22 +39,26 @@ class RunnableTool(NamedTuple):
 class ToolOptions(NamedTuple):
     """The options that `tool` attached to a function."""
 
-    name: str
-    reads: bool
+    name: str = ""
+    reads: bool = False
+    file: FileAccess | None = None
 
 
 @overload
 def tool(function: F) -> F: ...
 @overload
-def tool(*, name: str = "", reads: bool = False) -> Callable[[F], F]: ...
-def tool(function: F | None = None, *, name: str = "", reads: bool = False) -> F | Callable[[F], F]:
-    """Decorate a tool function: give it another name, or declare that it only reads.
+def tool(*, name: str = "", reads: bool = False, file: FileAccess | None = None) -> Callable[[F], F]: ...
+def tool(
+    function: F | None = None, *, name: str = "", reads: bool = False, file: FileAccess | None = None
+) -> F | Callable[[F], F]:
+    """Decorate a tool function: give it another name, or declare what it does.
 
-    Scheduled runs may use read-only tools without an explicit permission.
+    Scheduled runs may use a tool that only `reads` without an explicit permission. The path of a tool
+    that reads or writes a `file` is listed in summaries, whatever the tool is called.
     """
 
     def mark(target: F) -> F:
-        setattr(target, _OPTIONS, ToolOptions(name, reads))
+        setattr(target, _OPTIONS, ToolOptions(name, reads, file))
         return target
 
     return mark if function is None else mark(function)
@@ -86,10 +90,10 @@ async def load_toolset(toolset: Toolset) -> dict[str, RunnableTool]:
 
 def from_function(function: Function, name: str = "") -> RunnableTool:
     """Turn a function into a tool; raises `SettingsError` if its signature does not allow it."""
-    options = getattr(function, _OPTIONS, ToolOptions("", False))
+    options = getattr(function, _OPTIONS, ToolOptions())
     tool_name = name or options.name or getattr(function, "__name__", type(function).__name__)
     struct = _arguments_struct(function, tool_name)
-    spec = ToolSpec(tool_name, inspect.getdoc(function) or "", _schema(struct), options.reads)
+    spec = ToolSpec(tool_name, inspect.getdoc(function) or "", _schema(struct), options.reads, options.file)
 
     async def call(arguments: dict[str, Any]) -> ToolOutput:
         try:

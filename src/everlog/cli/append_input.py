@@ -95,6 +95,9 @@ def _to_record(data: dict[str, Any], prefix: str) -> AnyRecord:
         raise FormatError(f"{prefix}append takes messages, not {kind!r}")
     if "role" not in data:
         raise FormatError(f"{prefix}the JSON object has no role", hint=_TEXT_HINT)
+    if "auto_injected" in data:  # as Python and other programs spell it
+        data = {"autoInjected": data["auto_injected"], **data}
+        del data["auto_injected"]
     content = data.get("content")
     if isinstance(content, str):
         content = [{"type": "text", "text": content}]

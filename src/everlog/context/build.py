@@ -2,7 +2,7 @@
 
     summary             as its strategy writes it
     live messages       each tool result directly after its call; open calls answered
-    tool results        the oldest shortened, if all together are too long
+    tool results        the oldest shortened, if the context would be too large otherwise
     injections          just before the last user message
     rounds              the oldest left out, if nothing else helped
 
@@ -60,6 +60,7 @@ def assemble(
     live: LiveMessages,
     *,
     window: int = DEFAULT_WINDOW,
+    limit: int = 0,
     overhead: int = 0,
     inject: Iterable[Message] = (),
     tool_result_budget: int = TOOL_RESULT_BUDGET,
@@ -67,15 +68,24 @@ def assemble(
 ) -> Context:
     """Assemble the full context, whether it fits or not.
 
-    `overhead`: tokens of the system prompt and the tools, which are sent with it.
+    `limit`: tokens above which tool results are shortened; 0: the window. `overhead`: tokens of the
+    system prompt and the tools, which are sent with it.
     """
-    messages, left_out, _ = arrange_live(live)
-    # Before counting: the provider counted the shortened results as well.
-    messages = shorten_results(messages, tool_result_budget)
-    tokens = context_tokens(live, messages, count, overhead)
+    whole, left_out, _ = arrange_live(live)
+    limit = limit or window
+    messages = shorten_results(whole, tool_result_budget)
+    shortened = [short for message, short in zip(whole, messages, strict=True) if short is not message]
+    # By the estimate alone, so that what an earlier call was sent can be told from the messages.
+    if shortened and _estimate_context(live, whole, count, overhead) > limit:
+        why = "shortened: the context would not fit otherwise"
+        left_out += [LeftOut(message.seq or None, why) for message in shortened]
+        tokens = context_tokens(live, messages, count, overhead, counted=whole, limit=limit)
+    else:
+        messages = whole
+        tokens = context_tokens(live, messages, count, overhead)
     if tokens > window:
         # In an imported session the count may come from a conversation that is not in the session.
-        guess = context_tokens(live, messages, count, overhead, use_counts=False)
+        guess = _estimate_context(live, messages, count, overhead)
         tokens = tokens if tokens <= MAX_COUNT_RATIO * guess + MAX_COUNT_EXCESS else guess
     first = 0
     if live.summary is not None:
@@ -115,20 +125,22 @@ def context_tokens(
     count: TokenCounter = estimate_text,
     overhead: int = 0,
     *,
-    use_counts: bool = True,
+    counted: Sequence[Message] = (),
+    limit: int = 0,
 ) -> int:
     """Return the size of a context: the last usable provider count, plus an estimate.
 
     A count is usable if nothing was deleted or compacted since, and if that call was sent
     everything. A count of output alone is not one: it adds to the count of an earlier record of the same
     answer. In a foreign file the messages that a summary keeps may follow it: their counts are older
-    than the summary. It covers the system prompt and the tools as well.
+    than the summary. It covers the system prompt and the tools as well. `counted` are the messages
+    before tool results were shortened: a call within `limit` was sent those.
     """
     after = 0
-    for message in reversed(messages):
+    for index in range(len(messages) - 1, -1, -1):
+        message = messages[index]
         if (
-            use_counts
-            and message.usage is not None
+            message.usage is not None
             and message.role == "assistant"
             and message.stop_reason not in FAILED_STOP_REASONS
             and message.seq >= live.last_edit_seq
@@ -136,11 +148,17 @@ def context_tokens(
             and not _is_older(message, live.summary)
             and (tokens := usage_tokens(message.usage)) > message.usage.output_tokens
         ):
+            if counted and _estimate_context(live, counted[:index], count, overhead) <= limit:
+                tokens -= sum(estimate(item, count) for item in counted[:index])
+                tokens += sum(estimate(item, count) for item in messages[:index])
             return tokens + after
         after += estimate(message, count)
-    if live.summary is not None:
-        after += estimate(summary_message(live.summary), count)
-    return after + overhead
+    return _estimate_context(live, messages, count, overhead)
+
+
+def _estimate_context(live: LiveMessages, messages: Sequence[Message], count: TokenCounter, overhead: int) -> int:
+    summary = [] if live.summary is None else [summary_message(live.summary)]
+    return sum(estimate(message, count) for message in (*summary, *messages)) + overhead
 
 
 def _is_older(message: Message, summary: Compaction | None) -> bool:

@@ -21,7 +21,7 @@ TRIMMED = "trimmed"  # event: a call was sent without the oldest rounds
 
 
 class LeftOut(msgspec.Struct, frozen=True, rename="camel"):
-    """An entry among the live messages that is not in the context."""
+    """An entry among the live messages that is not in the context, or not whole."""
 
     seq: int | None
     why: str

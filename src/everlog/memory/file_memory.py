@@ -156,12 +156,12 @@ class FileMemory(MemoryDirectory):
         damaged index does not prevent an answer.
         """
         notes: list[str] = []
-        passages: list[str] = []
+        passages: list[recall.Passage] = []
         with _reported("recall failed", on_problem):
             files = [file for memory in self._readable for file in memory.files()]
             notes = recall.find_notes(files, query)
         with _reported("recall failed", on_problem):
-            passages = recall.find_passages(self._store, query, self._agent, self._clock())
+            passages = list(recall.find_passages(self._store, query, self._agent, self._clock()))
         return recall.format_recall(notes, passages, query, self._memories.count_tokens)
 
     # --- extract

@@ -20,7 +20,17 @@ from everlog.ports.capabilities import (
     Watchable,
 )
 from everlog.ports.listing import Filter, Order, Page, SessionRow
-from everlog.ports.provider import Delta, DeltaCallback, Provider, Request, ToolOutput, Toolset, ToolSpec, ignore_delta
+from everlog.ports.provider import (
+    Delta,
+    DeltaCallback,
+    FileAccess,
+    Provider,
+    Request,
+    ToolOutput,
+    Toolset,
+    ToolSpec,
+    ignore_delta,
+)
 from everlog.ports.queries import Chats, DiskUsage, Hit, Query, Results, SessionHit, Spender, UsageReport
 from everlog.ports.store import ExpiringLease, Lease, Progress, Store
 
@@ -32,6 +42,7 @@ __all__ = [
     "DirectoryBacked",
     "DiskUsage",
     "ExpiringLease",
+    "FileAccess",
     "Filter",
     "Hit",
     "Lease",

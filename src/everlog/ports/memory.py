@@ -42,7 +42,7 @@ class RecallQuery(msgspec.Struct, frozen=True, kw_only=True):
     """A message, and how much may be recalled about it."""
 
     text: str
-    limit: int  # notes and passages together
+    limit: int  # notes and sessions together
     tokens: int
     sender: str  # passages come only from this sender's sessions
     session: str = ""  # the session that asks; its own passages are left out

@@ -9,6 +9,8 @@ import msgspec
 
 from everlog.model import Content, Message, Usage
 
+FileAccess = Literal["read", "write"]
+
 
 class ToolSpec(msgspec.Struct, frozen=True):
     """Describes a tool to a model."""
@@ -17,6 +19,7 @@ class ToolSpec(msgspec.Struct, frozen=True):
     description: str = ""
     parameters: dict[str, Any] = {}  # JSON Schema of its arguments
     reads: bool = False  # changes nothing anywhere: scheduled runs may use it
+    file: FileAccess | None = None  # what it does with the file at its `path`, for the lists in summaries
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

@@ -51,7 +51,7 @@ _DECISION = re.compile(
     r"(?i)\b(?:decided|decision|chose|chosen|opted|settled on|go(?:ing)? with|went with|instead of|rather than"
     r"|root cause|let'?s (?:use|go|keep)|switch(?:ed|ing)? (?:to|from)|(?:i|we)'?ll (?:use|keep|stick)|by design)\b"
 )
-_FINDING = re.compile(r"(?i)\b(?:because|turns out|so that|the (?:issue|problem|bug|cause|reason|fix) (?:is|was))\b")
+_FINDING = re.compile(r"(?i)\b(?:turns out|the (?:issue|problem|bug|cause|reason|fix) (?:is|was))\b")
 _REASON = re.compile(r"(?i),?\s+(?=(?:because|since|so that|instead of|rather than|to avoid)\b)|\s+[–—]\s+")
 _PLAN = re.compile(r"(?i)(?:now\b|let me (?!know)|i need to|i have to)")
 _DONE = re.compile(

@@ -7,7 +7,9 @@ are for the model; the compaction record has the complete sets with the original
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -15,9 +17,10 @@ import msgspec
 from everlog.context.compaction.quoting import escape_markup
 from everlog.context.fence import Origin, block, fence
 from everlog.model import Message
+from everlog.ports.provider import FileAccess
 
-READING = frozenset({"read", "read_file"})
-MODIFYING = frozenset({"write", "write_file", "edit", "multiedit", "notebookedit"})
+READING = frozenset({"read", "read_file", "read_text_file"})
+MODIFYING = frozenset({"write", "write_file", "create_file", "edit", "edit_file", "multiedit", "notebookedit"})
 PATH_KEYS = ("path", "file_path", "filePath", "notebook_path")
 MAX_LISTED_READS = 100
 TAGS = ("read-files", "modified-files")
@@ -31,19 +34,30 @@ class FileOps(msgspec.Struct, frozen=True):
 
 
 NO_OPS = FileOps()
+NO_DECLARATIONS: Mapping[str, FileAccess] = MappingProxyType({})
 
 
-def collect_file_ops(messages: Iterable[Message], earlier: FileOps = NO_OPS) -> FileOps:
-    """Return `earlier` plus the file operations of the calls in these messages."""
-    read, modified = set(earlier.read), set(earlier.modified)
+def collect_file_ops(
+    messages: Iterable[Message], earlier: FileOps = NO_OPS, declared: Mapping[str, FileAccess] = NO_DECLARATIONS
+) -> FileOps:
+    """Return `earlier` plus the file operations of the calls in these messages.
+
+    `declared` is what tools say of themselves, by name.
+    """
+    paths: dict[str, set[str]] = {"read": set(earlier.read), "write": set(earlier.modified)}
     for message in messages:
         for call in message.tool_calls:
-            name = call.name.lower()
-            kind = modified if name in MODIFYING else read if name in READING else None
+            access = declared.get(call.name) or _access_by_name(call.name)
             path = path_argument(call.arguments)
-            if kind is not None and path:
-                kind.add(path)
-    return FileOps(read=frozenset(read - modified), modified=frozenset(modified))
+            if access and path:
+                paths[access].add(path)
+    return FileOps(read=frozenset(paths["read"] - paths["write"]), modified=frozenset(paths["write"]))
+
+
+def _access_by_name(tool: str) -> FileAccess | None:
+    """Return what a tool does with its file, by its usual name: without the server's, as in `mcp__fs__edit_file`."""
+    name = re.split(r"__|[.:/]", tool)[-1].lower()
+    return "write" if name in MODIFYING else "read" if name in READING else None
 
 
 def path_argument(arguments: Any) -> str:

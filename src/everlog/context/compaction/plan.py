@@ -16,11 +16,14 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from everlog.context.tokens import TokenCounter, estimate, estimate_text
+from everlog.errors import SettingsError
 from everlog.log.backward_read import LiveMessages, arrange_live
 from everlog.model import Compaction, Message
 from everlog.settings import CompactionSettings, Strategy
 
 KEPT_MESSAGES = 10  # by `rounds`
+# When the settings say nothing: of `structured`, of `rounds` as a share of the window, of `prose`.
+RESERVE_TOKENS, ROUNDS_THRESHOLD, PROSE_THRESHOLD = 16_384, 0.9, 100_000
 
 
 class CompactionPlan(msgspec.Struct, frozen=True):
@@ -43,18 +46,43 @@ class CompactionPlan(msgspec.Struct, frozen=True):
 def token_budget(settings: CompactionSettings, window: int) -> int:
     """Return the tokens that a context may have: the window without the room for an answer.
 
-    In a small window at most half of it is reserved, or no context would ever be small enough.
+    Unless the settings say how much, at most half of a small window is reserved, or no context
+    would ever be small enough.
     """
-    return window - min(settings.reserve_tokens, window // 2)
+    if settings.reserve_tokens is not None:
+        return window - settings.reserve_tokens
+    return window - min(RESERVE_TOKENS, window // 2)
 
 
 def trigger_tokens(settings: CompactionSettings, window: int) -> int:
-    """Return the context size above which the strategy compacts."""
+    """Return the context size above which a session is compacted.
+
+    The smallest of the sizes that the settings give; without any, the strategy's own.
+    """
+    sizes: list[float] = []
+    if settings.reserve_tokens is not None:
+        sizes.append(window - settings.reserve_tokens)
+    if settings.threshold is not None:
+        sizes.append(window * settings.threshold)
+    if settings.compact_threshold is not None:
+        sizes.append(settings.compact_threshold)
+    if sizes:
+        return int(min(sizes))
     if settings.strategy == "rounds":
-        return int(window * settings.threshold)
-    if settings.strategy == "prose":
-        return min(settings.compact_threshold, token_budget(settings, window))
-    return token_budget(settings, window)
+        return int(window * ROUNDS_THRESHOLD)
+    budget = token_budget(settings, window)
+    return min(PROSE_THRESHOLD, budget) if settings.strategy == "prose" else budget
+
+
+def check_triggers(settings: CompactionSettings, window: int) -> None:
+    """Raise SettingsError for a size that no context in this window could have."""
+    for name in ("reserve_tokens", "compact_threshold"):
+        tokens = getattr(settings, name)
+        if tokens is not None and tokens >= window:
+            raise SettingsError(
+                f"[compaction] {name}: {tokens} cannot apply, since the model's window has {window} tokens",
+                hint="set a smaller number, or the window",
+            )
 
 
 def plan_compaction(

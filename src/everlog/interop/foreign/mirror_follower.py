@@ -37,6 +37,7 @@ from everlog.interop.formats.format_types import (
     Summary,
     TailState,
     TranscriptInfo,
+    extra_field,
 )
 from everlog.interop.import_target import BATCH, ImportTarget, hide_before_summaries
 from everlog.log.line_codec import with_keys
@@ -93,6 +94,7 @@ class MirrorFollower:
         self._marker_seq = 0
         self._summary_id = ""  # of the newest summary, its id in the file
         self._ids: dict[str, int] = {}  # of the newest records: id here and in the file → seq
+        self._hidden: set[int] = set()  # by a branch of the file, since they were last taken
         self._loaded = False
         self._has_appended = False
         self._is_damaged = False  # damage was seen in the mirror
@@ -184,7 +186,13 @@ class MirrorFollower:
         if not self._loaded:
             self._load()
 
+    def take_hidden(self) -> frozenset[int]:
+        """Return the records that the new lines of the file moved to an abandoned branch, each once."""
+        hidden, self._hidden = frozenset(self._hidden), set()
+        return hidden
+
     def _load(self) -> None:
+        is_first = not self._last_seq
         newest = list(islice(self._store.tail(self.session), RETRY_WINDOW))
         entries: Iterator[Entry] = iter(newest)
         if len(newest) == RETRY_WINDOW and not any(map(checkpoint_of, newest)):
@@ -192,9 +200,12 @@ class MirrorFollower:
             entries = iter([*newest, *islice((entry for entry in older if checkpoint_of(entry)), 1)])
         for entry in reversed(list(entries)):
             self._note_entry(entry)
+        if is_first:
+            self._hidden.clear()
         self._loaded = True
 
     def _note_entry(self, entry: Entry) -> None:
+        is_new = (entry.seq or 0) > self._last_seq
         self._last_seq = max(self._last_seq, entry.seq or 0)
         if isinstance(entry, Damaged):
             self._is_damaged = True
@@ -209,6 +220,8 @@ class MirrorFollower:
             self._ids = {entry_id: seq for entry_id, seq in self._ids.items() if seq > oldest}
         if isinstance(entry, MARKERS):
             self._marker_seq = entry.seq
+        if isinstance(entry, Tombstone) and is_new and extra_field(entry, DERIVED_KEY):
+            self._hidden = (self._hidden - set(entry.restores)) | set(entry.deletes)
         if isinstance(entry, Compaction):
             self._summary_id = id_in_file(entry) or entry.id
         self._checkpoint = checkpoint_of(entry) or self._checkpoint

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from everlog.errors import EverlogError, UnsupportedError
 from everlog.interop.directory_walk import METADATA_ENDING
+from everlog.interop.foreign.abandoned_branch import rejoin_records
 from everlog.interop.foreign.foreign_files import OldFiles
 from everlog.interop.foreign.lost_lines import FileChangedError, LineContext
 from everlog.interop.foreign.mirror_follower import MirrorFollower
@@ -55,6 +56,8 @@ class Mirror(MirrorFollower):
         for turn in self.turns:
             if turn and turn.rewrites != self.rewrites:
                 restore_lines(self, turn)
+        if (hidden := self.take_hidden()) and self.format.HAS_BRANCHES:
+            rejoin_records(self, hidden)
 
     def append(self, call: AppendCall, report: Report) -> list[AnyRecord]:
         """Append records to the file, as far as its format can hold them, and to the mirror."""
@@ -103,11 +106,11 @@ class Mirror(MirrorFollower):
                 if any(file_id.encode() in line for line in plan.lines[number])
             }
         )
-        found = {number: self._find_stored(records[number]) for number in sorted(kept)}
+        found = {number: self.find_stored(records[number]) for number in sorted(kept)}
         self._note_turn([(found[number].seq, plan.lines[number]) for number in found], error.context)
         return found
 
-    def _find_stored(self, record: AnyRecord) -> AnyRecord:
+    def find_stored(self, record: AnyRecord) -> AnyRecord:
         """Return a record of ours as it was read from the file."""
         seq = self._ids.get(record.id)
         if seq is not None:

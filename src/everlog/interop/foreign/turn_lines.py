@@ -41,10 +41,15 @@ class TurnLines:
             self._context, self.rewrites = context, rewrites
         self._records.append((seq, lines))
 
-    def replace(self, seq: int, lines: tuple[bytes, ...]) -> None:
-        """Remember other lines for a record; none: it is given up."""
-        changed = ((other, lines if other == seq else old) for other, old in self._records)
-        self._records = [(other, new) for other, new in changed if new]
+    @property
+    def seqs(self) -> list[int]:
+        """The seqs of the records."""
+        return [seq for seq, _ in self._records]
+
+    def replace(self, seq: int, lines: tuple[bytes, ...], new_seq: int = 0) -> None:
+        """Remember other lines for a record, which may have another seq with them; none: it is given up."""
+        changed = ((new_seq or seq, lines) if item[0] == seq else item for item in self._records)
+        self._records = [item for item in changed if item[1]]
 
     def find_lost(self, content: bytes, *, drops_oldest: bool) -> list[LostRecord]:
         """Return the records whose lines are not all in the content of the file."""

@@ -63,6 +63,7 @@ class ForeignFormat(ABC):
     TOTAL_BYTES: ClassVar[int] = 0  # limit of all parts that its program can load; 0: none
     LINE_BYTES: ClassVar[int] = 0  # limit of a line that its program can read; 0: none
     IS_REWRITTEN: ClassVar[bool] = False  # whether its program drops lines at the start of transcripts
+    HAS_BRANCHES: ClassVar[bool] = False  # whether lines name their parents, and a conversation may leave a branch
     HAS_UPTIME: ClassVar[bool] = False  # whether the metadata has the total duration of turns
     DIMENSIONS: ClassVar[tuple[str, ...] | None] = None  # the only ones that separate its sessions; None: any
     DEFAULT_AGENT: ClassVar[str] = ""  # the agent of messages if the settings name none; empty: ours

@@ -32,6 +32,7 @@ class ClaudeFormat(ForeignFormat):
     KEYS = KEYS
     READER = TranscriptReader
     EXPORT = ClaudeExport
+    HAS_BRANCHES = True
     recognises = staticmethod(recognises)
     is_id = staticmethod(is_id)
     project_directory = staticmethod(project_directory)

@@ -41,6 +41,7 @@ class PiFormat(ForeignFormat):
     KEYS = frozenset(("parentId", "firstKeptEntryId", "thinkingLevel", "modelId", "parentSession", "customType"))
     READER = PiReader
     EXPORT = PiExport
+    HAS_BRANCHES = True
     encode_record = staticmethod(encode_record)
     encode_metadata = staticmethod(encode_metadata)
     name_fields = staticmethod(name_fields)

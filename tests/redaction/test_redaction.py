@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from everlog.redaction import COVER, redact
+from tests.redaction import secret_kinds
+from tests.redaction.clean_texts import clean_texts
 
 LETTERS = string.ascii_letters + string.digits
 HEX = "0123456789abcdef"
@@ -118,3 +120,40 @@ def test_clean_code_stays_as_it_is() -> None:
             lines += 1
             touched += redact(line)[1] > 0
     assert lines > 50_000 and touched <= lines / 1000
+
+
+@pytest.mark.parametrize("kind", sorted(secret_kinds.KINDS))
+def test_a_secret_is_found_where_it_is_found_in_practice(kind: str) -> None:
+    chance = Chance(kind)
+    for _ in range(20):
+        text, secret = secret_kinds.KINDS[kind](chance)
+        redacted, count = redact(text.format(secret))
+        assert secret not in redacted
+        assert count == 1
+        assert redact(redacted) == (redacted, 0)
+
+
+def test_texts_without_secrets_stay() -> None:
+    texts = list(clean_texts())
+    assert len(texts) == 200
+    assert [text for text in texts if redact(text) != (text, 0)] == []
+
+
+def test_a_long_text_without_a_secret_is_read_once() -> None:
+    """No rule backtracks over a long line: each of these would take hours."""
+    words = (
+        "a",
+        "curl ",
+        "mysql ",
+        "curl -x ",
+        "password ",
+        "token=",
+        "secret.",
+        "login a ",
+        "x://",
+        "a.b-c_d:",
+        "<a>",
+        "-",
+    )
+    for text in (word * (200_000 // len(word)) for word in words):
+        assert redact(text) == (text, 0)
