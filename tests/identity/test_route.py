@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 import everlog
 from everlog.identity.explain import explain
+from everlog.identity.key import main_key
 from everlog.identity.route import ListedAgent, Routed, Router, Routing, claimable_aliases
 from everlog.identity.scope import Inbound
 from everlog.settings import DispatchRule, DispatchWhen, Settings, parse
@@ -410,3 +412,17 @@ def test_explain_tells_of_keys_and_of_nothing_to_tell_apart() -> None:
     assert "all messages share one session (session dimensions: chat)" in told(plain)
     assert "explicit session key, which is used: agent:x:y" in told(plain, "agent:x:y")
     assert "'cli:default' begins with neither sk_v1_ nor agent:" in told(plain, "cli:default")
+
+
+def test_the_scope_for_a_store_is_as_it_is_read_from_a_file() -> None:
+    route = Router().route(TELEGRAM).route()
+    assert route.scope == json.loads(json.dumps(route.scope)) and isinstance(route.scope["dimensions"], list)
+    assert route.origin == "telegram/default" and not route.is_main
+
+
+@pytest.mark.parametrize("key", ["agent:sales:main", " Agent:Sales:Main ", main_key("main")])
+def test_the_name_of_a_main_session_leads_there_whoever_brings_it(key: str) -> None:
+    route = Router().route(TELEGRAM, key).route(key)
+    assert route.is_main and route.sender == "system"
+    agent = "main" if key.startswith("sk_") else "sales"
+    assert (route.agent, route.key, route.aliases) == (agent, main_key(agent), (f"agent:{agent}:main",))

@@ -14,6 +14,7 @@ from everlog.identity.route import Router
 from everlog.identity.scope import Inbound
 from everlog.integrations.picoclaw import SessionStore
 from everlog.promotion import routing_of
+from everlog.settings import FurtherStoreSettings, Settings
 from tests.foreign.foreign_directories import made, picoclaw_files
 
 LEGACY = "agent:main:telegram:direct:7"
@@ -145,4 +146,19 @@ def test_a_directory_of_nothing_but_legacy_sessions_is_picoclaws(tmp_path: Path)
     before = snapshot(place)
     with everlog.open_store(place, home=tmp_path / "home") as store:
         assert texts(store.session(LEGACY)) == TEXTS
+    assert snapshot(place) == before
+
+
+def test_legacy_sessions_of_a_further_store_are_shown_and_never_converted(place: Path) -> None:
+    before = snapshot(place)
+    settings = Settings(stores=(FurtherStoreSettings(f"picoclaw:{place}"),))
+    with everlog.open_store(home=place.parent / "home", create=True, settings=settings) as store:
+        own = store.create(title="ours")
+        routing_of(store.port).prepare()
+        assert {row.id for row in store.list(order="created")} == {STEM, "agent_main_direct_1", own.id}
+        assert texts(store.session(LEGACY)) == TEXTS
+        with pytest.raises(everlog.UnsupportedError, match="only read"):
+            store.session(LEGACY).append("more")
+        skipped = {Path(file.path).name for file in store.port.skipped_files()}  # type: ignore[attr-defined]
+        assert skipped == {"settings.json", "torn.json"}
     assert snapshot(place) == before

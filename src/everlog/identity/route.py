@@ -87,7 +87,7 @@ class Routed(msgspec.Struct, frozen=True, gc=False):
             is_explicit=is_explicit_key,
             name="" if is_explicit_key else trim(incoming),
             aliases=claimable_aliases(self, incoming),
-            scope=msgspec.to_builtins(self.scope),
+            scope=msgspec.json.decode(msgspec.json.encode(self.scope)),  # as it is read from a file
         )
 
 

@@ -67,7 +67,8 @@ class JoinedStore(Reporting, Reclaimable, DirectoryBacked, FileBacked, Permittin
     def __init__(self, main: Store, further: Sequence[FurtherStore]) -> None:
         self.main = main
         self._further = tuple(entry.store for entry in further)
-        self._foreign = tuple(store for store in self._further if isinstance(store, ForeignStore))
+        # By the further store: that on the files themselves, where legacy sessions are joined to it.
+        self._foreign = {id(store): own for store in self._further if (own := store.capability(ForeignStore))}
         self._read_only = {id(entry.store): entry.directory for entry in further if not entry.is_writable}
         self._owners: dict[str, Store] = {}  # session → the further store that has it
         self._failures: deque[str] = deque(maxlen=100)
@@ -82,9 +83,12 @@ class JoinedStore(Reporting, Reclaimable, DirectoryBacked, FileBacked, Permittin
         """Return the files of all further directories that are not taken as sessions."""
         skipped: list[SkippedFile] = []
         owners: dict[str, Path] = {}
-        for store in self._foreign:
+        for further in self._further:
+            store, directory = self._foreign.get(id(further)), further.capability(DirectoryBacked)
+            if store is None or directory is None:
+                continue
             try:
-                skipped += [SkippedFile(str(store.root / file.path), file.reason) for file in store.skipped_files()]
+                skipped += [SkippedFile(str(store.root / file.path), file.reason) for file in directory.skipped_files()]
                 transcripts = store.transcripts()
             except StoreFailedError as error:
                 skipped.append(SkippedFile(f"{store.root}/", str(error)))
@@ -286,7 +290,7 @@ class JoinedStore(Reporting, Reclaimable, DirectoryBacked, FileBacked, Permittin
 
         def list_store(store: Store) -> tuple[Store, Page]:
             store_cursor = cursor
-            if not isinstance(store, ForeignStore) and cursor is not None and order == "created":
+            if store.capability(ForeignStore) is None and cursor is not None and order == "created":
                 store_cursor = _created_cursor(cursor)
             return store, store.list(criteria, limit=limit, cursor=store_cursor, order=order)
 
@@ -302,8 +306,8 @@ class JoinedStore(Reporting, Reclaimable, DirectoryBacked, FileBacked, Permittin
         """Return whether an earlier store has a session with the same id."""
         if store is self.main:
             return False
-        earlier = takewhile(lambda foreign: foreign is not store, self._foreign)
-        return any(other.was_listed(session) for other in earlier)
+        earlier = takewhile(lambda other: other is not store, self._further)
+        return any(own.was_listed(session) for other in earlier if (own := self._foreign.get(id(other))))
 
     def search(self, query: Query, *, progress: Progress | None = None) -> Results:
         """Search all stores: whether any of the words will do, and the order, is decided once for all."""

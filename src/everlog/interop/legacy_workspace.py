@@ -81,7 +81,7 @@ class LegacyWorkspace(JoinedStore):
 
     def _replace_further(self, store: Store | None) -> None:
         self._further = () if store is None else (store,)
-        self._foreign, self._read_only = (), {}
+        self._foreign, self._read_only = {}, {}
         self._owners.clear()
         self._view.close()
         remove_view(self._view.root.parent)

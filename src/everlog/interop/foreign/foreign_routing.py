@@ -78,9 +78,11 @@ class ForeignRouting(Routing):
             if changed != state:
                 self._store.save_state(changed)
             names = names_of(sessions, session)
-            if changes := format.route_changes(route, names, sessions):
-                self._store.update(session, changes)
             self._promote_first(session, names.key, format.promotable(route, sessions))
+            promoted = self._store.load_state().promoted.items()
+            superseded = [name for name, entry in promoted if entry.to == names.key]
+            if changes := format.route_changes(route, names, sessions, superseded):
+                self._store.update(session, changes)
         return session
 
     def _create(

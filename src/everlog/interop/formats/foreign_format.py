@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, ClassVar, NoReturn
 
@@ -139,8 +139,13 @@ class ForeignFormat(ABC):
         """Return the metadata by which a new session is found that nobody gave a key."""
         return {}
 
-    def route_changes(self, route: Route, session: SessionNames, sessions: Sequence[SessionNames]) -> dict[str, Any]:
-        """Return the metadata that a message brings to its session."""
+    def route_changes(
+        self, route: Route, session: SessionNames, sessions: Sequence[SessionNames], superseded: Collection[str]
+    ) -> dict[str, Any]:
+        """Return the metadata that a message brings to its session.
+
+        `superseded` are the names of sessions whose history was promoted to it.
+        """
         return {}
 
     def promotable(self, route: Route, sessions: Sequence[SessionNames]) -> Sequence[tuple[str, str]]:

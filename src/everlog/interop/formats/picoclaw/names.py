@@ -10,7 +10,7 @@ main session only. An alias that several sessions list names none of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -76,16 +76,19 @@ def route_fields(route: Route, number: int) -> dict[str, Any]:
     return {"key": route.key, "scope": route.scope or None, "aliases": list(route.aliases) if route.is_main else None}
 
 
-def route_changes(route: Route, session: SessionNames, sessions: Sequence[SessionNames]) -> dict[str, Any]:
+def route_changes(
+    route: Route, session: SessionNames, sessions: Sequence[SessionNames], superseded: Collection[str]
+) -> dict[str, Any]:
     """Return the scope and the aliases that a message brings to its session.
 
-    It claims only what no other session lists, unless that is the legacy session of the name.
+    It claims only what no other session lists or has as its key, unless that one was promoted to it.
     """
     if route.is_explicit or route.key != session.key:
         return {}
     listed = {name for other in sessions if other.id != session.id for name in other.aliases}
     wanted = dict.fromkeys((*route.aliases, *([route.name] if route.name else ())))
-    new = [name for name in wanted if name not in session.listed and name not in listed]
+    free = [name for name in wanted if name in superseded or find_by_key(name, sessions) in (None, session.id)]
+    new = [name for name in free if name not in session.listed and name not in listed]
     changes: dict[str, Any] = {}
     if new:
         changes["aliases"] = [*session.listed, *new]
