@@ -694,6 +694,6 @@ def test_every_decision_is_in_the_index() -> None:
     assert [name for _, name in listed] == files
     for number, name in listed:
         assert name.startswith(f"{number}-")
+        assert (folder / name).read_text(encoding="utf-8").startswith(f"# {number}: ")
     numbers = [number for number, _ in listed]
     assert numbers == sorted(set(numbers)), "one number each, in order; another branch may have those between"
-        assert (folder / name).read_text(encoding="utf-8").startswith(f"# {number}: ")
