@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+import everlog
 from everlog.model import user
 from everlog.session import Session
 from tests.cli.runner import Cli
+from tests.foreign.foreign_directories import crabtalk_file, made
+from tests.stores.stored_text import files_with
 
 
 def write_config(root: Path, text: str) -> Path:
@@ -168,3 +171,14 @@ def test_doctor_survives_a_garbled_index(cli: Cli, root: Path, session: Session)
     (root / "index.db").write_bytes(b"garbage" * 1000)
     done = cli("doctor", "--json")
     assert done.code == 0 and checks(done.json)["index"]["ok"] is True
+
+
+def test_doctor_removes_what_is_left_of_sessions_whose_files_are_gone(cli: Cli, root: Path, tmp_path: Path) -> None:
+    place = made(tmp_path / "crab", {f"crab_user_{n}.jsonl": crabtalk_file() for n in (1, 2)})
+    with everlog.open_store(f"crabtalk:{place}", home=root) as store:
+        store.session("crab_user_1").append("qxhidden words")
+        store.search("qxhidden")
+    (place / "crab_user_1.jsonl").unlink()
+    done = cli("--store", f"crabtalk:{place}", "doctor", "--json")
+    assert "1 session; removed what was left of 1 deleted session" in str(checks(done.json)["store"]["detail"])
+    assert not files_with(root, ["qxhidden"])

@@ -42,7 +42,7 @@ class _Plan:
     """The changes that an append makes, in the files and in the mirror."""
 
     def __init__(self, records: Sequence[AnyRecord], state: TailState) -> None:
-        self.records = records
+        self.records = list(records)
         self.state = state  # the format's, after all lines
         self.old_files: dict[str, bytes | None] = {}  # what `files` was made from
         self.lines: list[tuple[bytes, ...]] = []  # of each record
@@ -82,7 +82,7 @@ class _Plan:
         """Replace the events by those that are in the companion, which have ids."""
         numbers = [number for number, record in enumerate(self.records) if isinstance(record, Event)]
         for number, event in zip(numbers, events, strict=True):
-            self.mirrored[self.caller_indexes[number]] = event
+            self.records[number] = self.mirrored[self.caller_indexes[number]] = event
 
 
 class Mirror(MirrorFollower):
