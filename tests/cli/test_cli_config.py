@@ -182,3 +182,12 @@ def test_doctor_removes_what_is_left_of_sessions_whose_files_are_gone(cli: Cli, 
     done = cli("--store", f"crabtalk:{place}", "doctor", "--json")
     assert "1 session; removed what was left of 1 deleted session" in str(checks(done.json)["store"]["detail"])
     assert not files_with(root, ["qxhidden"])
+
+
+def test_pruned_sessions_are_in_no_file_of_the_home(cli: Cli, root: Path) -> None:
+    with everlog.open_store(home=root, create=True) as store:
+        for words in ("qxhidden words", "qxother words"):
+            store.create(sender="me", title=f"about {words}").append(words)
+        assert store.search("qxhidden").total == 1
+    assert cli("sessions", "prune", "--older-than", "0s", "--yes", "--json").json["deleted"] == 2
+    assert not files_with(root, ["qxhidden", "qxother"])
