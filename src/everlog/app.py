@@ -231,7 +231,7 @@ def _open_foreign(location: Location, home: Path, settings: Settings, progress: 
     _check_home(home)
     name = locations.home_name(real)
     derived, companions = home / "live" / name, home / "companion" / name
-    for path in (home, home / "live", derived):  # a parent made on the way would be open to others
+    for path in (home, home / "live", derived, companions.parent):  # one made on the way would be open to others
         _make_directory(path)
     # Neither has limits of its own: those of the foreign format apply.
     session = replace(settings.session, total_bytes=0, line_bytes=1 << 40)

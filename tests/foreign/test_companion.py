@@ -142,19 +142,23 @@ def test_a_mirror_that_a_power_cut_tore_is_made_anew(tmp_path: Path, damage: str
     assert len(list((home / "live").glob("*/sessions/*"))) == 1, "the damaged mirror is not kept"
 
 
-def test_a_rewritten_file_keeps_its_events(tmp_path: Path) -> None:
-    files, session = SESSIONS["crabtalk"]
+@EVERY
+def test_a_rewritten_file_keeps_its_events(tmp_path: Path, dialect: str) -> None:
+    """Their program has lost the turn: what left the queue for it does not come back into the queue."""
+    files, session = SESSIONS[dialect]
     root, home = made(tmp_path / "root", files), tmp_path / "home"
-    with opened(root, home, "crabtalk") as store:
+    file = transcript(root, dialect)
+    content = file.read_bytes()
+    with opened(root, home, dialect) as store:
         a_turn(store, session)
         waiting = store.session(session).metadata.waiting
-    file = transcript(root, "crabtalk")
-    lines = file.read_bytes().splitlines(keepends=True)
-    file.write_bytes(b"".join(lines[:2]))  # their program has lost the turn
-    for _ in range(2):
-        shutil.rmtree(home / "live")
-        with opened(root, home, "crabtalk") as store:
-            assert store.session(session).metadata.waiting == waiting
+    file.write_bytes(content)
+    for has_mirror in (True, False, False):
+        if not has_mirror:
+            shutil.rmtree(home / "live")
+        with opened(root, home, dialect) as store:
+            metadata = store.session(session).metadata
+            assert metadata.waiting == waiting and metadata.run is None
             kinds = [record.kind for record in records(store, session) if isinstance(record, Event)]
             assert kinds.count(TURN_END) == 1 and kinds.count(QUEUED) == 3
 
