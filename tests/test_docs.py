@@ -695,4 +695,5 @@ def test_every_decision_is_in_the_index() -> None:
     for number, name in listed:
         assert name.startswith(f"{number}-")
         assert (folder / name).read_text(encoding="utf-8").startswith(f"# {number}: ")
-    assert len({number for number, _ in listed}) == len(listed), "a number names one decision"
+    numbers = [number for number, _ in listed]
+    assert numbers == sorted(set(numbers)), "one number each, in order"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 
 from everlog import ports
 from everlog.context.tokens import TokenCounter, estimate_text, exact_counter
-from everlog.errors import NotFoundError, SettingsError
+from everlog.errors import NotFoundError, SettingsError, StoreFailedError, StoreFullError
 from everlog.interop import locations
 from everlog.interop.locations import Location
 from everlog.ports import Progress
@@ -236,6 +237,9 @@ def _open_foreign(location: Location, home: Path, settings: Settings, progress: 
     name = locations.home_name(real)
     derived, companions = home / "live" / name, home / "companion" / name
     formats = load_formats(*(FORMATS if location.format in ("", locations.AUTO) else (location.format,)))
+    with suppress(StoreFullError, StoreFailedError):  # then it is only read, and needs neither
+        for path in (home, companions.parent):  # one made on the way would be open to others
+            _make_directory(path)
     # Neither has limits of its own: those of the foreign format apply.
     session = replace(settings.session, total_bytes=0, line_bytes=1 << 40)
 

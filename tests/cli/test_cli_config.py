@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+import everlog
 from everlog.model import user
 from everlog.session import Session
 from tests.cli.runner import Cli
 from tests.foreign.foreign_directories import crabtalk_file, made
+from tests.stores.stored_text import files_with
 
 
 def write_config(root: Path, text: str) -> Path:
@@ -186,3 +188,23 @@ def test_doctor_survives_a_garbled_index(cli: Cli, root: Path, session: Session)
     (root / "index.db").write_bytes(b"garbage" * 1000)
     done = cli("doctor", "--json")
     assert done.code == 0 and checks(done.json)["index"]["ok"] is True
+
+
+def test_doctor_removes_what_is_left_of_sessions_whose_files_are_gone(cli: Cli, root: Path, tmp_path: Path) -> None:
+    place = made(tmp_path / "crab", {f"crab_user_{n}.jsonl": crabtalk_file() for n in (1, 2)})
+    with everlog.open_store(f"crabtalk:{place}", home=root) as store:
+        store.session("crab_user_1").append("qxhidden words")
+        store.search("qxhidden")
+    (place / "crab_user_1.jsonl").unlink()
+    done = cli("--store", f"crabtalk:{place}", "doctor", "--json")
+    assert "1 session; removed what was left of 1 deleted session" in str(checks(done.json)["store"]["detail"])
+    assert not files_with(root, ["qxhidden"])
+
+
+def test_pruned_sessions_are_in_no_file_of_the_home(cli: Cli, root: Path) -> None:
+    with everlog.open_store(home=root, create=True) as store:
+        for words in ("qxhidden words", "qxother words"):
+            store.create(sender="me", title=f"about {words}").append(words)
+        assert store.search("qxhidden").total == 1
+    assert cli("sessions", "prune", "--older-than", "0s", "--yes", "--json").json["deleted"] == 2
+    assert not files_with(root, ["qxhidden", "qxother"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -141,19 +142,23 @@ def test_a_mirror_that_a_power_cut_tore_is_made_anew(tmp_path: Path, damage: str
     assert len(list((home / "live").glob("*/sessions/*"))) == 1, "the damaged mirror is not kept"
 
 
-def test_a_rewritten_file_keeps_its_events(tmp_path: Path) -> None:
-    files, session = SESSIONS["crabtalk"]
+@EVERY
+def test_a_rewritten_file_keeps_its_events(tmp_path: Path, dialect: str) -> None:
+    """Their program has lost the turn: what left the queue for it does not come back into the queue."""
+    files, session = SESSIONS[dialect]
     root, home = made(tmp_path / "root", files), tmp_path / "home"
-    with opened(root, home, "crabtalk") as store:
+    file = transcript(root, dialect)
+    content = file.read_bytes()
+    with opened(root, home, dialect) as store:
         a_turn(store, session)
         waiting = store.session(session).metadata.waiting
-    file = transcript(root, "crabtalk")
-    lines = file.read_bytes().splitlines(keepends=True)
-    file.write_bytes(b"".join(lines[:2]))  # their program has lost the turn
-    for _ in range(2):
-        shutil.rmtree(home / "live")
-        with opened(root, home, "crabtalk") as store:
-            assert store.session(session).metadata.waiting == waiting
+    file.write_bytes(content)
+    for has_mirror in (True, False, False):
+        if not has_mirror:
+            shutil.rmtree(home / "live")
+        with opened(root, home, dialect) as store:
+            metadata = store.session(session).metadata
+            assert metadata.waiting == waiting and metadata.run is None
             kinds = [record.kind for record in records(store, session) if isinstance(record, Event)]
             assert kinds.count(TURN_END) == 1 and kinds.count(QUEUED) == 3
 
@@ -187,3 +192,47 @@ def test_what_only_the_mirrors_of_an_old_home_have_is_adopted_once(tmp_path: Pat
     shutil.rmtree(home / "live")
     with opened(root, home, dialect) as store:
         assert shown(records(store, session)) == before
+
+
+@pytest.mark.parametrize("seed", range(3))
+@EVERY
+def test_any_history_beside_another_writer_is_the_same_without_mirrors(tmp_path: Path, dialect: str, seed: int) -> None:
+    """Appends of two processes, of another program, and mirrors that are deleted in between."""
+    files, session = SESSIONS[dialect]
+    root, home = made(tmp_path / "root", files), tmp_path / "home"
+    chance = random.Random(seed)
+    waiting: list[Message] = []
+    for round_number in range(4):
+        with (
+            opened(root, home, dialect) as store,
+            opened(root, home, dialect) as second,
+            opened(root, tmp_path / "theirs", dialect) as program,
+        ):
+            for number in range(12):
+                text = f"{round_number}-{number}"
+                one = chance.choice((store, second)).session(session)
+                step = chance.choice(("event", "message", "queue", "turn", "withdraw", "theirs", "same"))
+                if step == "event":
+                    one.append(Event(kind="note", data={"text": text}))
+                elif step == "message":
+                    one.append(user(text))
+                elif step == "same":
+                    one.append(assistant("the same text", model="m-1"))
+                elif step == "theirs":
+                    program.session(session).append(user(chance.choice((text, "the same text"))))
+                elif step == "queue":
+                    waiting.append(user(chance.choice((text, "go on")), id=f"m{text}", run_id=f"r{text}"))
+                    one.append(queued_event(waiting[-1], DEFAULT_OPTIONS, f"q{text}"))
+                elif step == "turn" and waiting:
+                    with one.lease() as lease:
+                        one.append(waiting[0], lease=lease)
+                        one.append(assistant(f"answer {text}", model="m-2"), lease=lease)
+                        one.end_turn(duration_ms=1, run_id=waiting.pop(0).run_id, lease=lease)
+                elif step == "withdraw" and waiting:
+                    one.append(Event(kind=WITHDRAWN, data={"id": waiting.pop().id}))
+            before, metadata = shown(records(store, session)), store.session(session).metadata
+            assert metadata.waiting == tuple(message.id for message in waiting) and metadata.run is None
+        shutil.rmtree(home / "live")
+        with opened(root, home, dialect) as store:
+            assert shown(records(store, session)) == before
+            assert counted(store.session(session).metadata) == counted(metadata)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import everlog
+from everlog.app import open_runtime
 from everlog.model import Event, user
 from everlog.ports import Purgeable
 from everlog.runtime.queue_log import DEFAULT_OPTIONS, queued_event
@@ -131,3 +133,22 @@ def test_a_joined_store_purges_all_of_its_stores(tmp_path: Path) -> None:
         assert purge(store) == 1
         assert not files_with(home, WORDS)
         assert store.session("crab_user_2").messages()
+
+
+def test_a_runtime_purges_at_its_start(tmp_path: Path) -> None:
+    files = {"crab_user_1.jsonl": crabtalk_file(), "crab_user_2.jsonl": crabtalk_file()}
+    root, home = made(tmp_path / "root", files), tmp_path / "home"
+    with opened(root, home, "crabtalk") as store:
+        use(store, "crab_user_1")
+    transcript(root, "crabtalk").unlink()
+
+    async def scenario() -> None:
+        runtime = open_runtime(f"crabtalk:{root}", home=home)
+        assert not await runtime.start(), "nothing to take over: the session is gone"
+        async with asyncio.timeout(60):
+            while files_with(home, WORDS):
+                await asyncio.sleep(0.05)
+        await runtime.drain(5)
+        await runtime.store.close()
+
+    asyncio.run(scenario())

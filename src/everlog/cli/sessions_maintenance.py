@@ -158,7 +158,7 @@ def rm(session_id: str, yes: bool, as_json: bool) -> int:
         count = session.delete()
     text = f"deleted {session.id}: {output.plural(count, 'part')}"
     if archived:
-        text += f"; the archive still has {output.plural(archived, 'file')} of it (everlog archive list {session.id})"
+        text += f"; the archive still has {output.plural(archived, 'file')} of it (see everlog archive list)"
     fields = {"id": session.id, "parts": count, **({"archived": archived} if archived else {})}
     output.print_answer(fields, text, as_json)
     return 0

@@ -120,7 +120,7 @@ class JoinedStore(Reporting, Reclaimable, DirectoryBacked, FileBacked, Permittin
 
     def _foreign_of(self, store: Store) -> ForeignStore | None:
         """Return a further store as the store on another program's files that it is, if it is one."""
-        return next((foreign for foreign in self._foreign if foreign is store), None)
+        return self._foreign.get(id(store))
 
     def _writable(self, session: str) -> Store:
         """Return the store that has a session; UnsupportedError if nothing may be written to it."""
@@ -144,7 +144,7 @@ class JoinedStore(Reporting, Reclaimable, DirectoryBacked, FileBacked, Permittin
             mode: AccessMode = "read"
         else:
             mode = "ask" if self._foreign_of(owner) is not None else "own"
-        can_copy = self._foreign_of(owner) is not None and not isinstance(self.main, ForeignStore)
+        can_copy = self._foreign_of(owner) is not None and self.main.capability(ForeignStore) is None
         return replace(access, mode=mode, can_copy=can_copy)
 
     def copy_session(self, session: str) -> str:

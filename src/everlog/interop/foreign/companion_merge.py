@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from itertools import takewhile
 
 from everlog.interop.foreign.companion import CompanionEntry, MessageNote, content_digest
 from everlog.interop.formats.format_types import ConversationItem, Summary
@@ -26,6 +27,9 @@ class CompanionMerge:
     ) -> None:
         """`reached` is the seq up to which the mirror has them, `last_seq` the end of the companion.
 
+        It has reached the end when all are placed: the notes of messages that are still to come are
+        not among them before.
+
         `is_stored` returns whether the mirror has a message of the file.
         """
         self.reached = reached
@@ -41,10 +45,10 @@ class CompanionMerge:
         self._unmatched: dict[str, CompanionEntry] = {}  # notes of messages that began a turn, by id
         self._queued: set[object] = set()
         for entry in self._entries:
-            self._places[entry.after] = entry.seq
             self.event_ids.add(entry.event.id)
-            if entry.message is not None:
-                note = entry.message
+            if (note := entry.message) is None:  # a note is often written later than what follows its message
+                self._places[entry.after] = entry.seq
+            if note is not None:
                 self._notes[note.file_id, note.digest] = note
                 if entry.event.kind == WITHDRAWN:
                     self._begun.setdefault(note.digest, []).append(note)
@@ -56,8 +60,7 @@ class CompanionMerge:
 
     def place(self, items: Iterable[ConversationItem], *, is_end: bool) -> Iterator[ConversationItem]:
         """Yield items of the file with the events behind them; at its end, all that are left."""
-        while self._entries and (not self._entries[0].after or self._is_stored(self._entries[0].after)):
-            yield from self._take(self._entries[0].seq)
+        yield from self._take(self._stored_place())
         for item in items:
             if isinstance(item, Message) and self._notes:
                 self._match(item)
@@ -91,11 +94,16 @@ class CompanionMerge:
         self._begun[digest] = [other for other in self._begun.get(digest, ()) if other.file_id != note.file_id]
         self._unmatched.pop(str(note.fields.get("id", note.file_id)), None)
 
+    def _stored_place(self) -> int:
+        """Return the seq of the last event whose place the mirror has already."""
+        events = (entry for entry in self._entries if entry.message is None)
+        stored = takewhile(lambda entry: not entry.after or self._is_stored(entry.after), events)
+        return max((entry.seq for entry in stored), default=0)
+
     def _take(self, seq: int) -> Iterator[Event]:
         """Yield the events up to a seq."""
         while self._entries and self._entries[0].seq <= seq:
             entry = self._entries.popleft()
-            self.reached = entry.seq
             if entry.message is None and not entry.is_silent:
                 yield entry.event
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, cast
+from typing import cast
 
 from msgspec.structs import replace
 
-from everlog.errors import LogDamagedError, NotFoundError, StoreFullError
+from everlog.errors import LogDamagedError, NotFoundError
 from everlog.interop.foreign.companion import Companion, event_id
 from everlog.interop.foreign.companion_merge import CompanionMerge
 from everlog.interop.foreign.foreign_files import ForeignFiles
@@ -31,6 +31,7 @@ from everlog.interop.foreign.origin_marks import (
 )
 from everlog.interop.foreign.transcript_files import START_POSITION, AppendedLines, Signature
 from everlog.interop.foreign.turn_lines import new_turns
+from everlog.interop.foreign.unlimited_store import DiskFullError, UnlimitedStore
 from everlog.interop.formats.foreign_format import ForeignFormat
 from everlog.interop.formats.format_types import (
     DERIVED_KEY,
@@ -60,25 +61,6 @@ from everlog.ports import Store
 from everlog.stores.rules import RETRY_WINDOW
 
 BATCH_LINES = 400  # read at once, so that memory use does not grow with the file
-
-
-class _DiskFullError(Exception):
-    def __init__(self, cause: StoreFullError) -> None:
-        self.cause = cause
-
-
-class _UnlimitedStore:
-    """A native store in which StoreFullError means a full disk: no record may be replaced then."""
-
-    def __init__(self, store: Store) -> None:
-        self.read = store.read
-        self._append = store.append
-
-    def append(self, session: str, records: Sequence[AnyRecord], **options: Any) -> list[AnyRecord]:
-        try:
-            return self._append(session, records, **options)
-        except StoreFullError as error:
-            raise _DiskFullError(error) from error
 
 
 class MirrorFollower:
@@ -286,7 +268,7 @@ class MirrorFollower:
             checkpoint = replace(checkpoint, generation=restarted.generation, rewrites=restarted.rewrites)
         if whole and self.format.IS_REWRITTEN:
             items = mirrored.hide_dropped(items, f"{self._last_seq}")
-        stored = ImportTarget(cast("Store", _UnlimitedStore(self._store)), self.session, id_in_file)
+        stored = ImportTarget(cast("Store", UnlimitedStore(self._store)), self.session, id_in_file)
         try:
             placed = self._pending.place(items, is_end=is_end)
             renamed = [self._rename(item, checkpoint.generation, mirrored.ids) for item in placed]
@@ -297,7 +279,7 @@ class MirrorFollower:
                     item = native if isinstance(native, Message) else item
                 stored.add(item)
             stored.flush(lambda record: with_checkpoint(record, checkpoint))
-        except _DiskFullError as error:
+        except DiskFullError as error:
             raise error.cause from error
         self._loaded = False
         self._refresh()

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from everlog.errors import EverlogError, UnsupportedError
 from everlog.interop.directory_walk import METADATA_ENDING
 from everlog.interop.foreign.abandoned_branch import rejoin_records
-from everlog.interop.foreign.companion import MessageNote, make_note
+from everlog.interop.foreign.append_plan import AppendPlan
 from everlog.interop.foreign.foreign_files import OldFiles
 from everlog.interop.foreign.lost_lines import FileChangedError, LineContext
 from everlog.interop.foreign.mirror_follower import MirrorFollower
@@ -30,60 +30,13 @@ from everlog.interop.foreign.origin_marks import has_same_content, id_in_file, m
 from everlog.interop.foreign.session_log_view import SessionLogView
 from everlog.interop.foreign.transcript_files import START_POSITION, AppendedLines
 from everlog.interop.foreign.turn_lines import LostRecord, TurnLines
-from everlog.interop.formats.format_types import FileEdit, Line, TailState
-from everlog.model import MARKERS, TURN_END, AnyRecord, Compaction, Damaged, Event, Message, Meta
+from everlog.interop.formats.format_types import FileEdit, Line
+from everlog.model import MARKERS, TURN_END, AnyRecord, Damaged, Event, Message, Meta
 from everlog.stores import rules
 from everlog.stores.file.log_tail import Report
 from everlog.stores.rules import RETRY_WINDOW, AppendCall
 
 MAX_ATTEMPTS = 4  # to append after the lines of a program that is writing at the same time
-
-
-class _Plan:
-    """The changes that an append makes, in the files and in the mirror."""
-
-    def __init__(self, records: Sequence[AnyRecord], state: TailState) -> None:
-        self.records = records
-        self.state = state  # the format's, after all lines
-        self.old_files: dict[str, bytes | None] = {}  # what `files` was made from
-        self.lines: list[tuple[bytes, ...]] = []  # of each record
-        self.files: dict[str, bytes] = {}
-        self.head: bytes | None = None
-        self.stem: str | None = None
-        self.mirrored: list[AnyRecord] = []
-        self.caller_indexes: list[int] = []  # of the caller's records in `mirrored`
-        self.read: list[AnyRecord | None] = []  # what is read of each record's lines in its place
-
-    def file_id(self, number: int) -> str:
-        """Return the id that a record has in the file."""
-        record = self.mirrored[self.caller_indexes[number]]
-        return id_in_file(record) or record.id
-
-    def notes(self) -> list[tuple[Message, MessageNote]]:
-        """Return what the lines of the messages do not say."""
-        pairs = zip(self.records, self.read, strict=True)
-        found = (
-            (record, make_note(record, read, self.file_id(number)))
-            for number, (record, read) in enumerate(pairs)
-            if isinstance(record, Message) and isinstance(read, Message)
-        )
-        return [(record, note) for record, note in found if note is not None]
-
-    def events(self, last_message: str) -> list[tuple[Event, str]]:
-        """Return the events, each with the id of the message before it."""
-        events: list[tuple[Event, str]] = []
-        for number, record in enumerate(self.records):
-            if isinstance(record, Event):
-                events.append((record, last_message))
-            elif isinstance(record, Message | Compaction):
-                last_message = self.file_id(number)
-        return events
-
-    def set_events(self, events: Sequence[Event]) -> None:
-        """Replace the events by those that are in the companion, which have ids."""
-        numbers = [number for number, record in enumerate(self.records) if isinstance(record, Event)]
-        for number, event in zip(numbers, events, strict=True):
-            self.mirrored[self.caller_indexes[number]] = event
 
 
 class Mirror(MirrorFollower):
@@ -126,7 +79,7 @@ class Mirror(MirrorFollower):
                     raise
         return [stored[index] for index in range(len(call.prepared))]
 
-    def _mirror_survivors(self, plan: _Plan, error: FileChangedError) -> dict[int, AnyRecord]:
+    def _mirror_survivors(self, plan: AppendPlan, error: FileChangedError) -> dict[int, AnyRecord]:
         """Update the mirror after a rewrite; return what of a plan is in the file, by index."""
         lines = [(number, line) for number, record_lines in enumerate(plan.lines) for line in record_lines]
         lost = {number for index, (number, _) in enumerate(lines) if index in error.lost}
@@ -210,9 +163,9 @@ class Mirror(MirrorFollower):
                 return entry.seq
         return 0
 
-    def _make_plan(self, records: Sequence[AnyRecord], lines: Sequence[tuple[bytes, ...]] = ()) -> _Plan:
+    def _make_plan(self, records: Sequence[AnyRecord], lines: Sequence[tuple[bytes, ...]] = ()) -> AppendPlan:
         """Plan an append; `lines` are those of each record, if they are in the file already."""
-        plan = _Plan(records, self._checkpoint.state)
+        plan = AppendPlan(records, self._checkpoint.state)
         torn = b"" if lines or self._is_at_end() else self.files.torn_line(self._checkpoint.position)
 
         def read_lines() -> Iterator[Line]:
@@ -264,7 +217,7 @@ class Mirror(MirrorFollower):
             return False  # the offset of the lines is not known here
         return self._signature[position.part - 1][1] == position.end
 
-    def _edit_for(self, plan: _Plan, log: SessionLogView, record: AnyRecord) -> FileEdit:
+    def _edit_for(self, plan: AppendPlan, log: SessionLogView, record: AnyRecord) -> FileEdit:
         if isinstance(record, Meta):
             edit = self.format.encode_metadata(plan.state, log, record.set)
             plan.head, plan.stem = edit.head or plan.head, edit.stem or plan.stem
@@ -272,7 +225,7 @@ class Mirror(MirrorFollower):
         located = record if self._last_seq else _with_cwd(record)
         return self.format.encode_record(plan.state, log, located)
 
-    def _write(self, plan: _Plan, report: Report) -> list[AnyRecord]:
+    def _write(self, plan: AppendPlan, report: Report) -> list[AnyRecord]:
         last_message, notes = self.last_message(), plan.notes()
         if beginning := [(message, note) for message, note in notes if message.run_id]:
             self.companion.announce(beginning, last_message)
@@ -303,7 +256,7 @@ class Mirror(MirrorFollower):
             self._note_turn(list(zip(seqs, plan.lines, strict=True)), appended.context)
         return stored
 
-    def _mirror_plan(self, plan: _Plan, appended: AppendedLines | None, report: Report) -> list[AnyRecord]:
+    def _mirror_plan(self, plan: AppendPlan, appended: AppendedLines | None, report: Report) -> list[AnyRecord]:
         """Append to the mirror what was written to the file."""
         last_seq = self._last_seq
         try:
@@ -321,7 +274,7 @@ class Mirror(MirrorFollower):
             stored = [replace(record, seq=seq) for seq, record in numbered]
         return [strip_mark(stored[number]) for number in plan.caller_indexes]
 
-    def _mirror_after_race(self, plan: _Plan, appended: AppendedLines) -> list[AnyRecord]:
+    def _mirror_after_race(self, plan: AppendPlan, appended: AppendedLines) -> list[AnyRecord]:
         """Update the mirror if another program's lines precede ours in the file, in that order."""
         self._signature = ()
         self._follow(until=appended)

@@ -163,12 +163,13 @@ class SessionOpener(StoreVerbs):
     def _adopt_old_mirrors(self) -> None:
         """Adopt what only the mirrors of earlier versions have into the companions, once."""
         mark = self._home / "adopted"
-        if self._has_adopted or mark.exists():
+        if self._has_adopted:
             return
         try:
-            with self._file_lock(_ADOPTION_LOCK), disk.map_errors(f"writing {mark}"):
-                adopt_mirrors(self._mirror_store, self._companion_store)
-                mark.touch(mode=0o600)
+            if not mark.exists():
+                with self._file_lock(_ADOPTION_LOCK), disk.map_errors(f"writing {mark}"):
+                    adopt_mirrors(self._mirror_store, self._companion_store)
+                    mark.touch(mode=0o600)
             self._has_adopted = True
         except EverlogError as error:
             self.reports.append(f"the mirrors of {self._root} are not adopted yet: {error.message}")

@@ -47,9 +47,10 @@ def find_vanished(
     paths = [file.path for file in skipped]
     for row in store.list(limit=MAX_PAGE):
         key = row.metadata.key or ""
-        name = key.rpartition("/")[2]
+        folder, _, name = key.rpartition("/")
         is_there = key in keys and store.resolve(key) == row.id
-        is_elsewhere = not names.isdisjoint(row.metadata.aliases) or any(name in path for path in paths)
+        # A key that is no path says nothing about the name of the file.
+        is_elsewhere = not names.isdisjoint(row.metadata.aliases) or any(name in path or not folder for path in paths)
         if not is_there and not is_elsewhere:
             yield row
 
