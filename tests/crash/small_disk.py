@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from tests.crash.sample_records import mounted
 
@@ -57,6 +60,8 @@ def small_disk(folder: Path, megabytes: int = 24) -> Iterator[SmallDisk]:
     Its blocks have 1 KiB: a page of SQLite's shared memory is then four of them, and one that has
     no block yet when the disk is full is a signal and no error.
     """
+    if shutil.which("mkfs.ext4") is None:
+        pytest.skip("mkfs.ext4 is missing (apt-get install e2fsprogs)")
     image = folder / "image"
     with image.open("wb") as file:
         file.truncate(megabytes << 20)

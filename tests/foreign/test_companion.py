@@ -236,3 +236,21 @@ def test_any_history_beside_another_writer_is_the_same_without_mirrors(tmp_path:
         with opened(root, home, dialect) as store:
             assert shown(records(store, session)) == before
             assert counted(store.session(session).metadata) == counted(metadata)
+
+
+def test_damage_in_a_companion_is_named_and_its_neighbours_are_kept(tmp_path: Path) -> None:
+    files, session = SESSIONS["crabtalk"]
+    root, home = made(tmp_path / "root", files), tmp_path / "home"
+    with opened(root, home, "crabtalk") as store:
+        a_turn(store, session)
+    (log,) = (home / "companion").glob("*/sessions/*/session.jsonl")
+    data = log.read_bytes()
+    log.write_bytes(data.replace(b'"approval"', b'"approved"'))
+    shutil.rmtree(home / "live")
+    with opened(root, home, "crabtalk") as store:
+        (damage,) = store.session(session).verify()
+        assert damage.file.startswith("companion ") and damage.file.endswith("/session.jsonl")
+        kinds = [record.kind for record in records(store, session) if isinstance(record, Event)]
+        assert "approval" not in kinds and kinds.count(TURN_END) == 1 and kinds[-1] == WITHDRAWN
+        assert store.session(session).metadata.waiting == ("m-three",)
+    assert log.read_bytes() == data.replace(b'"approval"', b'"approved"')

@@ -86,12 +86,18 @@ class Companion:
         return 0
 
     def read(self, after: int) -> Iterator[CompanionEntry]:
-        """Yield the records above a seq; damaged ones are left out, as everywhere."""
+        """Yield the records above a seq; damaged ones are left out, and named by `verify`."""
         session = self._find()
         for entry in self._store.read(session, after=after) if session else ():
             if isinstance(entry, Event) and not isinstance(entry, Damaged):
                 place = _place_of(entry)
                 yield CompanionEntry(entry.seq, _identified(entry), place.after, place.message, place.is_silent)
+
+    def verify(self) -> list[Damaged]:
+        """Return the damage in the log."""
+        session = self._find()
+        found = self._store.verify(session) if session else ()
+        return [replace(damage, file=f"companion {session}/{damage.file}") for damage in found]
 
     def append(self, events: Sequence[tuple[Event, str]]) -> list[Event]:
         """Append events, each with the message before it. Durable on return.

@@ -39,6 +39,7 @@ class CompanionMerge:
         self._is_stored = is_stored
         self._places: dict[str, int] = {}  # message → seq of the last entry behind it
         self._notes: dict[tuple[str, str], MessageNote] = {}  # by id in the file and digest
+        self._noted_ids: set[str] = set()  # in the file
         self._matched: dict[str, MessageNote] = {}  # by id in the file
         self._begun: dict[str, list[MessageNote]] = {}  # by digest, of messages that began a turn
         self._ended_runs: set[object] = set()
@@ -50,6 +51,7 @@ class CompanionMerge:
                 self._places[entry.after] = entry.seq
             if note is not None:
                 self._notes[note.file_id, note.digest] = note
+                self._noted_ids.add(note.file_id)
                 if entry.event.kind == WITHDRAWN:
                     self._begun.setdefault(note.digest, []).append(note)
                     self._unmatched[str(entry.event.data.get("id"))] = entry
@@ -85,7 +87,7 @@ class CompanionMerge:
         """
         digest, file_id = content_digest(message), message.id
         note = self._notes.get((file_id, digest))
-        if note is None and not any(file_id == other for other, _ in self._notes):
+        if note is None and file_id not in self._noted_ids:
             note = next(iter(self._begun.get(digest, ())), None)
         if note is None:
             return

@@ -374,18 +374,19 @@ class ForeignStore(SessionLookup, Reporting, Reclaimable, DirectoryBacked, FileB
         return tuple(Part(files.part_name(number), size, None, None) for number, size in enumerate(files.sizes(), 1))
 
     def verify(self, session: str) -> tuple[Damaged, ...]:
-        """Return the bytes in the files that are not records."""
+        """Return the bytes in the files that are not records, and the damage in the companion."""
         from everlog.interop.transcript_sources import FileSource  # noqa: PLC0415 - rarely needed
 
         row = self._find_row(session)
         format = self.format(row.format)
         with disk.map_errors(f"reading {row.path}"):
             read = format.read(FileSource(self._root / row.path, has_parts=format.PART_BYTES > 0))
-        return tuple(
+        damaged = [
             Damaged(file=damage.path, start=damage.start, end=damage.end, problem=damage.problem)
             for item in (read, *read.children)
             for damage in item.damage
-        )
+        ]
+        return (*damaged, *self._companion(row).verify())
 
     # --- not supported by these formats
 
