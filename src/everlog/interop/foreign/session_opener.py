@@ -172,7 +172,9 @@ class SessionOpener(StoreVerbs):
                     mark.touch(mode=0o600)
             self._has_adopted = True
         except EverlogError as error:
-            self.reports.append(f"the mirrors of {self._root} are not adopted yet: {error.message}")
+            report = f"the mirrors of {self._root} are not adopted yet: {error.message}"
+            if self._mirror_store.list(limit=1).sessions and report not in self.reports:
+                self.reports.append(report)
 
     def _open_mirror(self, session: str, row: TranscriptRow | None = None) -> Mirror:
         row = row or self._find_row(session)
@@ -246,9 +248,13 @@ class SessionOpener(StoreVerbs):
         with suppress(NotFoundError):
             found = store.resolve(alias)
             holder = self._catalogue.last_sessions().get(row.name, row)
-            is_moved = store.metadata(found).key not in self._mirror_keys() and holder.path == row.path
+            old_key = store.metadata(found).key or ""
+            is_moved = old_key not in self._mirror_keys() and holder.path == row.path
             if is_moved and not is_held(store, key):
-                store.update(found, {"key": key})
+                try:
+                    store.update(found, {"key": key})
+                except (StoreFullError, StoreFailedError):  # read where it is until there is room
+                    key = old_key
         return Companion(store, key, row.format, alias)
 
     def _mirror_keys(self) -> set[str]:
