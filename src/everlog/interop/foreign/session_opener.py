@@ -34,7 +34,8 @@ class SessionOpener(StoreVerbs):
     """The sessions of one foreign directory, each opened when it is needed.
 
     `home` is our directory for derived files; `mirror_store` is a store in it. `back_up` copies
-    files that are about to lose lines.
+    files that are about to lose lines. `companion` is our directory for what the files have no place
+    for. `detects_format`: a new session is of the format of the others, if that is only one.
     """
 
     def __init__(
@@ -45,6 +46,8 @@ class SessionOpener(StoreVerbs):
         home: Path,
         *,
         back_up: Callable[[Sequence[Path]], object],
+        companion: Path | None = None,
+        detects_format: bool = False,
         settings: Settings | None = None,
         clock: Callable[[], float] = time.time,
         progress: Progress | None = None,
@@ -55,6 +58,8 @@ class SessionOpener(StoreVerbs):
         self._mirror_store = mirror_store
         self._home = home
         self._back_up = back_up
+        self._companion = companion or home
+        self._detects_format = detects_format
         with disk.map_errors(f"creating {home}"):
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._catalogue = ForeignCatalogue(root, formats, home / "index.db", self.reports.append, progress)
