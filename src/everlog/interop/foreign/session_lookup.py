@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -42,29 +41,21 @@ class RoutingState(msgspec.Struct, frozen=True):
 class SessionLookup(SessionOpener):
     """The sessions of one foreign directory, found by name."""
 
-    def __init__(
-        self, *arguments: Any, companion: Path | None = None, detects_format: bool = False, **options: Any
-    ) -> None:
-        """Open the directory.
-
-        `companion` is our directory for what its files have no place for. `detects_format`: a new
-        session is of the format of the others, if that is only one.
-        """
-        super().__init__(*arguments, **options)
-        self._detects_format = detects_format
-        directory = companion or self._home
-        self._state: JsonFile[RoutingState] = JsonFile(directory / "current.json", RoutingState)
-        self._earlier_promotions: JsonFile[dict[str, str]] = JsonFile(self._home / "promoted.json", dict[str, str])
-
     def load_state(self) -> RoutingState:
         """Return what the files have no place for."""
-        state = self._state.load(RoutingState())
-        earlier = {name: Promotion(key, done=True) for name, key in self._earlier_promotions.load({}).items()}
+        state = self._state_file().load(RoutingState())
+        promoted: JsonFile[dict[str, str]] = JsonFile(
+            self._home / "promoted.json", dict[str, str]
+        )  # of earlier versions
+        earlier = {name: Promotion(key, done=True) for name, key in promoted.load({}).items()}
         return replace(state, promoted={**earlier, **state.promoted}) if earlier else state
 
     def save_state(self, state: RoutingState) -> None:
         """Replace it, with the names locked. Durable on return."""
-        self._state.save(state)
+        self._state_file().save(state)
+
+    def _state_file(self) -> JsonFile[RoutingState]:
+        return JsonFile(self._companion_directory / "current.json", RoutingState)
 
     @contextmanager
     def names_locked(self) -> Iterator[None]:

@@ -50,8 +50,10 @@ _UNLIMITED = Settings(session=SessionSettings(total_bytes=0, line_bytes=1 << 40)
 class SessionOpener(StoreVerbs):
     """The sessions of one foreign directory, each opened when it is needed.
 
-    `home` is our directory for derived files; `mirror_store` is a store in it. `companion_store` has
-    what the files cannot hold. `back_up` copies files that are about to lose lines.
+    `home` is our directory for derived files; `mirror_store` is a store in it. `companion` is our
+    directory for what the files have no place for, `companion_store` a store in it. `back_up` copies
+    files that are about to lose lines. `detects_format`: a new session is of the format of the
+    others, if that is only one.
     """
 
     def __init__(
@@ -63,6 +65,8 @@ class SessionOpener(StoreVerbs):
         *,
         companion_store: Store,
         back_up: Callable[[Sequence[Path]], object],
+        companion: Path | None = None,
+        detects_format: bool = False,
         settings: Settings | None = None,
         clock: Callable[[], float] = time.time,
         progress: Progress | None = None,
@@ -74,6 +78,8 @@ class SessionOpener(StoreVerbs):
         self._companion_store = companion_store
         self._home = home
         self._back_up = back_up
+        self._companion_directory = companion or home
+        self._detects_format = detects_format
         try:
             self._make_home()
         except (StoreFullError, StoreFailedError) as error:  # reading goes on without it
