@@ -8,13 +8,13 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httpx2
 import pytest
 
 import everlog
-from tests.daemon.running_daemon import FAST, Daemon
+from tests.daemon.running_daemon import FAST, Daemon, until
 
 SESSIONS = 200
 # Two calls of tools, an answer with another, and a long time in which to be killed.
@@ -59,6 +59,11 @@ async def _fill(daemon: Daemon, acknowledged: int) -> list[Acknowledged]:
     return taken
 
 
+def _recovered(daemon: Daemon) -> list[dict[str, Any]]:
+    """The sessions that a start has recovered, as the log says."""
+    return [line for line in daemon.log() if line["event"] == "recovered"]
+
+
 def _kinds(session: everlog.Session) -> list[str]:
     return [one.kind for one in session.records() if isinstance(one, everlog.Event)]
 
@@ -84,7 +89,9 @@ def test_what_was_acknowledged_is_there_and_turns_go_on(start: Callable[..., Dae
         assert lost == [], "acknowledged before the kill"
 
     second = start(config=FAST.replace("drain_seconds = 5", "drain_seconds = 60"))
-    recovered = [line for line in second.log() if line["event"] == "recovered"]
+    # The log of the start is written after the daemon has told its address.
+    until(lambda: len(_recovered(second)) >= len(unfinished))
+    recovered = _recovered(second)
     assert len(recovered) == len(unfinished)
     assert sum(line["interrupted"] is not None for line in recovered) == running > 0
     waiting = sum(line["waiting"] for line in recovered)

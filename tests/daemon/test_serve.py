@@ -83,7 +83,7 @@ def test_messages_that_wait_survive_a_kill_and_are_answered(start: Start) -> Non
         until(lambda: client.session(made.id).metadata["messageCount"] >= 7)
         said = [one["content"][0]["text"] for one in client.session(made.id).messages]
         assert [text for text in said if text in "012"] == ["0", "1", "2"]
-    recovered = next(line for line in again.log() if line["event"] == "recovered")
+    recovered = until(lambda: next((line for line in again.log() if line["event"] == "recovered"), None))
     assert (recovered["sessionId"], recovered["waiting"]) == (made.id, 3)
 
 
