@@ -284,6 +284,9 @@ def test_a_copy_in_the_store_follows_its_original_until_it_is_continued(tmp_path
             opened.write(b'{"role":"user","content":"and now?"}\n')
         assert copying.copy_session("crab_user_1") == copy.id
         assert [message.text for message in copy.messages()] == ["hello", "hi there", "and now?"]
+        copy.update(aliases=["crab_user_1"])
+        assert store.session("crab_user_1").id == "crab_user_1", "the id of one goes before the name of another"
+        assert store.session(copy.id) == copy
         copy.append(everlog.user("ours"))
         with file.open("ab") as opened:
             opened.write(b'{"role":"assistant","content":"theirs"}\n')

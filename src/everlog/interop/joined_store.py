@@ -167,7 +167,11 @@ class JoinedStore(Reporting, Reclaimable, DirectoryBacked, FileBacked, Permittin
         failures: list[EverlogError] = []
         for store in (self.main, *self._further):
             try:
-                return store, store.resolve(name, prefix=prefix)
+                found = store.resolve(name, prefix=prefix)
+                if store is self.main and found != name:  # an id goes before a name, such as that of an imported copy
+                    holder = next((foreign for foreign in self._foreign if foreign.has(name)), None)
+                    return (store, found) if holder is None else (holder, name)
+                return store, found
             except (NotFoundError, InvalidIdError) as error:
                 failures.append(error)
             except StoreFailedError as error:

@@ -303,6 +303,13 @@ class ForeignStore(SessionLookup, Reporting, Reclaimable, DirectoryBacked, FileB
         """Return the path of every session in the last listing, relative to the root."""
         return {session: row.path for session, row in self._catalogue.last_sessions().items()}
 
+    def has(self, session: str) -> bool:
+        """Return whether the last scan found a session with this id; the directory is scanned once for it."""
+        try:
+            return session in (self._catalogue.last_sessions() or self._catalogue.sessions())
+        except (StoreFailedError, NotFoundError):
+            return False
+
     def sessions_in(self, directories: Collection[str]) -> frozenset[str]:
         """Return the sessions whose working directory is one of these."""
         wanted = {os.path.normpath(directory) for directory in directories}
