@@ -65,6 +65,7 @@ def test_a_reader_sees_legacy_sessions_and_changes_nothing(place: Path) -> None:
             session = store.session(LEGACY)
             assert (session.id, texts(session)) == (STEM, TEXTS)
             assert session.metadata.created_at == "2025-03-04T05:06:07.500Z"
+            assert session.access.mode == "own"
             assert store.search("hello").total == 2
             skipped = {Path(file.path).name for file in store.port.skipped_files()}  # type: ignore[attr-defined]
             assert skipped == {"settings.json", "torn.json"}
@@ -157,6 +158,8 @@ def test_legacy_sessions_of_a_further_store_are_shown_and_never_converted(place:
         routing_of(store.port).prepare()
         assert {row.id for row in store.list(order="created")} == {STEM, "agent_main_direct_1", own.id}
         assert texts(store.session(LEGACY)) == TEXTS
+        assert {hit.session for hit in store.search("hello").results} == {STEM, "agent_main_direct_1"}
+        assert store.session(LEGACY).access.mode == "read"
         with pytest.raises(everlog.UnsupportedError, match="only read"):
             store.session(LEGACY).append("more")
         skipped = {Path(file.path).name for file in store.port.skipped_files()}  # type: ignore[attr-defined]

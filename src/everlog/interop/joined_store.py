@@ -169,7 +169,8 @@ class JoinedStore(Reporting, Reclaimable, DirectoryBacked, FileBacked, Permittin
             try:
                 found = store.resolve(name, prefix=prefix)
                 if store is self.main and found != name:  # an id goes before a name, such as that of an imported copy
-                    holder = next((foreign for foreign in self._foreign if foreign.has(name)), None)
+                    holders = (other for other in self._further if (own := self._foreign_of(other)) and own.has(name))
+                    holder = next(holders, None)
                     return (store, found) if holder is None else (holder, name)
                 return store, found
             except (NotFoundError, InvalidIdError) as error:
@@ -330,6 +331,10 @@ class JoinedStore(Reporting, Reclaimable, DirectoryBacked, FileBacked, Permittin
                 sessions = foreign.sessions_in(query.directories) if query.directories else None
                 if not sessions:
                     continue
+            elif (nested := store.capability(JoinedStore)) is not None:  # with legacy sessions beside it
+                for item in nested._searched_stores(query):
+                    yield item._replace(on_failure=self._leave_out)
+                continue
             yield SearchedStore(
                 searching(store),
                 on_failure=_raise if store is self.main else self._leave_out,

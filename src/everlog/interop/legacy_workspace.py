@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from msgspec.structs import replace
+
 from everlog.errors import ConflictError, EverlogError, FormatError, StoreFailedError, StoreFullError
 from everlog.interop.foreign.foreign_files import ForeignFiles
 from everlog.interop.foreign.foreign_store import ForeignStore
@@ -28,7 +30,7 @@ from everlog.interop.joined_store import FurtherStore, JoinedStore
 from everlog.interop.legacy_import import MIGRATED_ENDING, read_file
 from everlog.interop.legacy_json import LegacyStore
 from everlog.model import Metadata
-from everlog.ports import Route, Routing, SkippedFile, Store
+from everlog.ports import Route, Routing, SessionAccess, SkippedFile, Store
 from everlog.stores.file import disk
 from everlog.stores.file.layout import legacy_files
 
@@ -101,6 +103,10 @@ class LegacyWorkspace(JoinedStore):
         """Create an empty session, after the legacy ones were converted."""
         self.prepare()
         return super().create(facts, unless_held=unless_held, at=at)
+
+    def access(self, session: str) -> SessionAccess:
+        """Return what may be done with a session: a legacy one is converted before it is changed."""
+        return replace(super().access(session), mode="own", can_copy=False)
 
     def _writable(self, session: str) -> Store:
         self.prepare()
