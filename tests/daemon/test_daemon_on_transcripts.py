@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from tests.daemon.foreign_daemon import append_lines, objects, send
-from tests.daemon.running_daemon import Daemon, until
+from tests.daemon.running_daemon import FAST, Daemon, until
 from tests.foreign.foreign_directories import SESSIONS, made
 
 Start = Callable[..., Daemon]
 CALLER = {"channel": "telegram", "chat_type": "direct", "chat_id": "7", "sender_id": "7"}
+CONFIG = FAST + "[compaction]\nkeep_recent_tokens = 1024\n"
+LONG = "It is grey and round. " * 200
 ENTRY = {"timestamp": "2026-03-01T09:00:00+00:00", "cwd": "/w", "is_sidechain": False}
 
 
@@ -34,7 +36,7 @@ def transcript(place: Path, session: str) -> Path:
 def test_a_key_of_the_caller_finds_its_session_there_again(start: Start, tmp_path: Path, program: str) -> None:
     files, known = SESSIONS[program]
     place = made(tmp_path / "place", files)
-    daemon = start("127.0.0.1", f"{program}:{place}")
+    daemon = start("127.0.0.1", f"{program}:{place}", config=CONFIG)
     assert send(daemon, "!say welcome back", CALLER, session_key=known) == known
     own = send(daemon, "!say hello", CALLER)
     named = send(daemon, "!say mine", CALLER, session_key="my/own key")
@@ -61,5 +63,13 @@ def test_a_key_of_the_caller_finds_its_session_there_again(start: Start, tmp_pat
     found = texts(objects(file))
     assert found[0] == "!say hello" and found[-4:] == ["!say recovered", "recovered", "!say back", "back"]
     assert body["text"] in found and ("typed meanwhile" in found) == (program == "cersei")
+
+    for number in range(4):
+        assert send(again, f"!say pebble {number}. {LONG}", CALLER) == own
+    before = again.call("GET", f"/api/sessions/{own}/context").json()["tokens"]
+    compacted = again.call("POST", f"/api/sessions/{own}/compact", {"focus": ""}).json()
+    assert compacted["compacted"], compacted
+    assert again.call("GET", f"/api/sessions/{own}/context").json()["tokens"] < before / 2
+    assert len(texts(objects(file))) > len(found), "what is summarised stays in the file"
     assert again.stop() == 0
     assert {path.suffix for path in place.rglob("*") if path.is_file()} <= {".jsonl", ".txt"}

@@ -234,7 +234,7 @@ class ForeignStore(SessionLookup, Reporting, Reclaimable, DirectoryBacked, FileB
             if (mirrored := self._find_mirror(row)) is not None:
                 self._mirror_store.delete(mirrored)
         self._forget(rows)
-        self.forget(session)
+        self.forget_route(session)
         return parts
 
     def is_untouched(self, session: str) -> bool:

@@ -154,7 +154,7 @@ class SessionLookup(SessionOpener):
         if (current, threads) != (state.current, state.threads):
             self.save_state(replace(state, current=current, threads=threads))
 
-    def forget(self, session: str) -> None:
+    def forget_route(self, session: str) -> None:
         """Remove what is kept of a deleted session; that a history was promoted stays known."""
         with self.names_locked():
             state = self.load_state()
