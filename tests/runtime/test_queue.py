@@ -140,6 +140,25 @@ def test_a_failed_turn_fails_its_sender_only_and_the_queue_goes_on(where: Path |
     _run(scenario())
 
 
+@pytest.mark.parametrize("failure", ["!fail denied", "model"])
+def test_a_session_is_free_once_the_release_of_a_failed_turn_was_awaited(where: Path | str, failure: str) -> None:
+    async def scenario() -> None:
+        async with Scene(where) as scene:
+            if failure == "model":
+                await scene.session.update(model="nowhere:nothing")
+            for passes in range(40):  # of the event loop, between the end and the call
+                ends = sum(isinstance(event, Error) for event in scene.events)
+                await scene.submit(failure)
+                while sum(isinstance(event, Error) for event in scene.events) == ends:
+                    await asyncio.sleep(0)
+                for _ in range(passes):
+                    await asyncio.sleep(0)
+                await scene.runtime.wait_for_release(scene.session.id)
+                (await scene.session.lease()).release()
+
+    _run(scenario())
+
+
 def test_a_model_that_cannot_be_had_is_an_error_of_the_turn_and_recorded(where: Path | str) -> None:
     async def scenario() -> None:
         async with Scene(where) as scene:

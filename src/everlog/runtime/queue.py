@@ -117,8 +117,8 @@ class Queue:
         queue = self._queues.get(session)
         if queue is None:
             return
-        if queue.current is not None and queue.current.is_ending:
-            await queue.current.wait()
+        if (ending := queue.ending_run()) is not None:
+            await ending.wait()
         async with queue.lock:  # between two turns
             pass
 

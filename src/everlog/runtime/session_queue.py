@@ -279,6 +279,12 @@ class SessionQueue:
                 await asyncio.sleep(wait)
                 wait = min(wait * 1.5, MAX_POLL)
 
+    def ending_run(self) -> Run | None:
+        """Return the run whose end was emitted and whose lease is not released yet, if there is one."""
+        if self._ended is not None:  # its end is being recorded
+            return self._ended[0]
+        return self.current if self.current is not None and self.current.is_ending else None
+
     def _settle_ended(self) -> None:
         """Give the answer of the last turn to those who wait for it, once the session is free again."""
         if self._ended is not None:
