@@ -195,7 +195,7 @@ class Session:
 
     @property
     def access(self) -> SessionAccess:
-        """What may be done with it where it is kept: a file of another program cannot hold everything."""
+        """Return what may be done with it where it is kept: a file of another program cannot hold everything."""
         return access_of(self._port, self.id)
 
     def resume(self) -> Metadata:

@@ -10,8 +10,10 @@ import pytest
 import everlog
 from everlog.identity.route import Router
 from everlog.identity.scope import Inbound
+from everlog.ports import Route
+from everlog.promotion import routing_of
 from everlog.session import Store
-from tests.foreign.foreign_directories import made, picoclaw_files
+from tests.foreign.foreign_directories import cersei_file, made, picoclaw_files
 
 LEGACY = "agent:main:direct:42"
 TELEGRAM = Router().route(Inbound(channel="telegram", chat_type="direct", chat_id="42", sender_id="42"))
@@ -81,3 +83,13 @@ def test_a_second_message_rewrites_no_metadata_but_the_counts(place: Path) -> No
         before = (place / f"{TELEGRAM.session_key}.meta.json").stat()
         store.route_to_session(TELEGRAM)
         assert (place / f"{TELEGRAM.session_key}.meta.json").stat() == before
+
+
+def test_a_key_that_ends_the_id_of_a_session_is_not_its_name(tmp_path: Path) -> None:
+    place = made(tmp_path / "cersei", {"user_7.jsonl": cersei_file("user_7")})
+    with everlog.open_store(f"cersei:{place}", home=tmp_path / "home") as store:
+        routing, route = routing_of(store.port), Route(agent="main", sender="b", key="sk_v1_" + "0" * 64, name="7")
+        assert routing.find_session(route) is None
+        assert routing.route_to_session(route, {}) == "7"
+        assert routing.find_session(route) == "7"
+        assert store.session("user_7").metadata.message_count == 2

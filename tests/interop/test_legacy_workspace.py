@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -164,4 +165,18 @@ def test_legacy_sessions_of_a_further_store_are_shown_and_never_converted(place:
             store.session(LEGACY).append("more")
         skipped = {Path(file.path).name for file in store.port.skipped_files()}  # type: ignore[attr-defined]
         assert skipped == {"settings.json", "torn.json"}
+    assert snapshot(place) == before
+
+
+def test_legacy_sessions_are_shown_where_the_home_cannot_hold_a_copy(place: Path) -> None:
+    before = snapshot(place)
+    with opened(place) as store:
+        view = next((place.parent / "home" / "live").glob("*/legacy"))
+        assert texts(store.session(LEGACY)) == TEXTS
+    shutil.rmtree(view)
+    view.write_bytes(b"")  # in its place, so that it cannot be made
+    with opened(place) as store:
+        assert len(store.list()) == 2
+        assert texts(store.session(LEGACY)) == TEXTS
+        assert store.search("hello").total == 2
     assert snapshot(place) == before

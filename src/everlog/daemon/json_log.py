@@ -19,7 +19,7 @@ Level = Literal["info", "warning", "error"]
 
 
 class _Output:
-    """Where lines go: to stderr, or into a list until they may be written."""
+    """The destination of lines: stderr, or a list until they may be written."""
 
     held: list[str] | None = None
 

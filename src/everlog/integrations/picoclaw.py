@@ -147,7 +147,7 @@ class SessionStore:
 
     @property
     def reports(self) -> list[str]:
-        """What happened out of a caller's sight: damage, and legacy files that were not converted."""
+        """Reports of damage, and of legacy files that were not converted."""
         reporting = self._store.port.capability(Reporting)
         return [] if reporting is None else list(reporting.reports)
 

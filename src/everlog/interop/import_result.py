@@ -1,4 +1,4 @@
-"""What an import did with one file."""
+"""The result of importing one file, and the counts in it."""
 
 from __future__ import annotations
 

@@ -159,7 +159,11 @@ def join_documents(store: ForeignStore, view: Path, open_files: OpenFiles) -> St
     if not documents:
         remove_view(view)
         return store
-    write_view(view / "files", documents)
+    try:
+        write_view(view / "files", documents)
+    except EverlogError as error:
+        store.reports.append(f"old files are shown as they are: {error.message}")
+        return JoinedStore(store, [FurtherStore(_open_documents(store.root), store.root, is_writable=False)])
     return LegacyWorkspace(store, open_files(view / "files", view))
 
 

@@ -1,4 +1,4 @@
-"""What may be done with a session where it is kept."""
+"""The access to a session: what may be done with it where it is kept."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PHRASES: dict[Action, str] = {
 
 
 class SessionAccess(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be done with a session where it is kept."""
+    """The access to a session: what may be done with it where it is kept."""
 
     mode: AccessMode = "own"
     actions: frozenset[Action] = ACTIONS  # that its format can hold; some only once the mode allows them

@@ -230,7 +230,7 @@ class SharedBetweenMachines(Protocol):
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a message belongs: what a store finds its session by, and what a new one is made with."""
+    """The route of a message: the facts by which its session is found, or made."""
 
     agent: str
     sender: str = ""  # empty: unknown

@@ -78,7 +78,7 @@ CHANGE_HINT = "change the request or use another model"
 
 
 class Endpoint(NamedTuple):
-    """Where a model is called: what an error of the call names."""
+    """The address of a model, as errors of its calls name it."""
 
     model: str  # provider:name
     address: str = ""

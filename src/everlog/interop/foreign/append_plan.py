@@ -1,4 +1,4 @@
-"""What an append to a foreign session changes: in its file, in its companion and in its mirror."""
+"""The plan of an append to a foreign session: its changes in the file, the companion and the mirror."""
 
 from __future__ import annotations
 

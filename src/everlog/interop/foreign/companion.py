@@ -35,7 +35,7 @@ _POSITION_FIELDS = ("recordType", "schemaVersion", "seq", "crc", "content")
 
 
 class MessageNote(msgspec.Struct, frozen=True):
-    """What the companion knows of a message in the file."""
+    """The part of a message that its line in the file cannot hold."""
 
     file_id: str = msgspec.field(name="as")
     digest: str  # of its content

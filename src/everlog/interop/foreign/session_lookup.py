@@ -30,7 +30,7 @@ class Promotion(msgspec.Struct, frozen=True):
 
 
 class RoutingState(msgspec.Struct, frozen=True):
-    """What the files of a directory have no place for. Not derived: it must not be deleted."""
+    """The state of routing that the files of a directory have no place for. Not derived: it must not be deleted."""
 
     current: dict[str, str] = {}  # key or pair → the session that was resumed or begun as its current one
     threads: dict[str, str] = {}  # later session of a key → the key
@@ -94,8 +94,8 @@ class SessionLookup(SessionOpener):
         sessions = self._catalogue.sessions()
         for format in self._formats if name else ():
             with suppress(UnsupportedError):
-                if derived := format.name_fields(name).get("id"):  # pi puts the time before it
-                    names = (session for session in sessions if session == derived or session.endswith(f"_{derived}"))
+                if derived := format.name_fields(name).get("id"):
+                    names = (session for session in sessions if format.has_name(session, derived))
                     if (session := next(names, None)) is not None:
                         return session
         return None

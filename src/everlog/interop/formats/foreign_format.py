@@ -120,11 +120,15 @@ class ForeignFormat(ABC):
         """Return what one conversation after the other of a route belongs to: a name, or `model.pair`."""
         return route.name or route.key
 
+    def has_name(self, session: str, name: str) -> bool:
+        """Return whether the id of a session is one that `name_fields` or `route_fields` gave."""
+        return session == name
+
     def find_session(self, route: Route, sessions: Sequence[SessionNames]) -> str | None:
         """Return the session that a message goes to, by the rules of the program; None: a new one."""
         fields = self.route_fields(route, 1)
-        name = fields.get("id") or fields.get("key", "")  # pi puts the time before it
-        derived = (session.id for session in sessions if session.id == name or session.id.endswith(f"_{name}"))
+        name = fields.get("id") or fields.get("key", "")
+        derived = (session.id for session in sessions if self.has_name(session.id, name))
         return self.find_holder(self.thread(route), sessions) or next(derived, None)
 
     def route_fields(self, route: Route, number: int) -> dict[str, Any]:

@@ -248,7 +248,7 @@ class NewSession(NamedTuple):
 
 
 class SessionNames(NamedTuple):
-    """What a session of a directory is found by."""
+    """The names and other facts by which a session of a directory is found."""
 
     id: str
     agent: str = ""

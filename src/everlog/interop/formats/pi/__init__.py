@@ -50,6 +50,10 @@ class PiFormat(ForeignFormat):
     name_fields = staticmethod(name_fields)
     build_session = staticmethod(build_session)
 
+    def has_name(self, session: str, name: str) -> bool:
+        """Return whether a session has an id, which ends the name of its file: the time precedes it."""
+        return name in (session, session.rpartition("_")[2])
+
     def recognises(self, path: str, head: bytes) -> Match:
         """Return whether a file has pi's header or entries, or is a damaged file with such a name."""
         if not path.endswith(".jsonl"):
