@@ -152,7 +152,7 @@ class JoinedStore(Reporting, Reclaimable, DirectoryBacked, FileBacked, Permittin
         foreign = self._foreign_of(self._owner_of(session))
         if foreign is None:
             raise UnsupportedError(f"session {session} is no session of another program beside the store")
-        if isinstance(self.main, ForeignStore):
+        if self.main.capability(ForeignStore) is not None:
             raise UnsupportedError("the store holds sessions of another program, which take no copies")
         from everlog.interop.importer import import_files  # noqa: PLC0415 - rarely needed
 
@@ -333,7 +333,7 @@ class JoinedStore(Reporting, Reclaimable, DirectoryBacked, FileBacked, Permittin
                     continue
             elif (nested := store.capability(JoinedStore)) is not None:  # with legacy sessions beside it
                 for item in nested._searched_stores(query):
-                    yield item._replace(on_failure=self._leave_out)
+                    yield item if store is self.main else item._replace(on_failure=self._leave_out)
                 continue
             yield SearchedStore(
                 searching(store),
